@@ -1,0 +1,70 @@
+# Two commands matter: `make tour` and `make test`. Everything is set up in .venv and build/.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
+CMAKE := $(BIN)/cmake
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-peers clean
+tour: $(VENV)/.built
+	$(BIN)/openshelf tour
+
+$(VENV)/.tools: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Openshelf needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else 0'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.built pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation -e ".[test]"
+	touch $@
+
+test: $(VENV)/.test lint native-test pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+define native_run
+	$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DOSF_TESTS=ON $(2) > build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+	$(CMAKE) --build build/$(1) -- --quiet
+	$(BIN)/ctest --test-dir build/$(1) --output-on-failure
+endef
+
+native-test: $(VENV)/.tools
+	@mkdir -p build
+	$(call native_run,native,)
+
+native-asan: $(VENV)/.tools
+	@mkdir -p build
+	$(call native_run,asan,-DOSF_SANITIZE=address$(comma)undefined)
+
+native-tsan: $(VENV)/.tools
+	@mkdir -p build
+	$(call native_run,tsan,-DOSF_SANITIZE=thread)
+
+comma := ,
+
+pytest: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist worksteal -m "not serial and not soak"
+	$(BIN)/pytest -m "serial and not soak"
+
+soak: $(VENV)/.test
+	OPENSHELF_SOAK=1 $(BIN)/pytest tests/crash -m "soak or not soak"
+
+bench: $(VENV)/.test
+	$(BIN)/python bench/space.py
+
+bench-peers: $(VENV)/.test
+	$(BIN)/pip install -q -r bench/peers.txt
+	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
+	$(BIN)/python bench/space_peers.py
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,1 @@
+"""Openshelf: one memory address space for AI."""

@@ -1,0 +1,66 @@
+"""Every exception Openshelf raises: one base, a subclass for each different thing a caller could do about it."""
+
+from __future__ import annotations
+
+
+class OpenshelfError(Exception):
+    """Base of all errors of this package."""
+
+
+class NameTaken(OpenshelfError):
+    """The name exists already: choose another, delete it, or ask for replacement."""
+
+
+class UnknownName(OpenshelfError, KeyError):
+    """There is no such array, space or hardware name; the message lists the nearest ones."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class NoRoom(OpenshelfError, MemoryError):
+    """The space is full: delete, grow, or put less; the message says how much is free."""
+
+
+class Mismatch(OpenshelfError, TypeError):
+    """A dtype or shape is not what the call needs."""
+
+
+class BadAddress(OpenshelfError, ValueError):
+    """The address is outside the space or nothing is allocated there."""
+
+
+class AddressOccupied(OpenshelfError):
+    """Something else is mapped where this space has its base address."""
+
+
+class WrongVersion(OpenshelfError):
+    """The space was made by an incompatible version of Openshelf."""
+
+
+class Corrupt(OpenshelfError):
+    """Metadata failed its checks; nothing was changed."""
+
+
+class NotPermitted(OpenshelfError, PermissionError):
+    """The operating system, the file mode or a read-only space forbids the call."""
+
+
+class Closed(OpenshelfError, ValueError):
+    """The space was closed by this process, or removed by any."""
+
+
+class TooManyMembers(OpenshelfError):
+    """All member slots of the space are taken by living processes."""
+
+
+class BrokenBarrier(OpenshelfError):
+    """A process died, or gave up, while others waited at the barrier."""
+
+
+class BadInput(OpenshelfError, ValueError):
+    """An argument or a file is not of the expected form."""
+
+
+class MissingExtra(OpenshelfError, ImportError):
+    """An optional package is needed; the message names the extra to install."""
