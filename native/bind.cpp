@@ -1,11 +1,46 @@
 // The Python module: each bind_*.cpp adds one part and only converts types.
 #include <nanobind/nanobind.h>
 
+#include "base.hpp"
+
 namespace nb = nanobind;
 
 void bind_measure(nb::module_& m);
+void bind_space(nb::module_& m);
+void bind_sync(nb::module_& m);
+
+static const char* error_name(osf::Code code) {
+    using osf::Code;
+    switch (code) {
+        case Code::name_taken: return "NameTaken";
+        case Code::unknown_name: return "UnknownName";
+        case Code::no_room: return "NoRoom";
+        case Code::bad_address: return "BadAddress";
+        case Code::address_occupied: return "AddressOccupied";
+        case Code::wrong_version: return "WrongVersion";
+        case Code::corrupt: return "Corrupt";
+        case Code::not_permitted: return "NotPermitted";
+        case Code::closed: return "Closed";
+        case Code::too_many_members: return "TooManyMembers";
+        case Code::broken_barrier: return "BrokenBarrier";
+        case Code::bad_input: return "BadInput";
+        case Code::os: break;
+    }
+    return "OpenshelfError";
+}
 
 NB_MODULE(_core, m) {
     m.doc() = "Openshelf's native core.";
+    nb::set_leak_warnings(false);  // arrays that live as long as the interpreter are no leak: their pins go with it
+    nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const osf::Error& error) {
+            nb::object type = nb::module_::import_("openshelf.errors").attr(error_name(error.code));
+            PyErr_SetString(type.ptr(), error.what());
+        }
+    });
     bind_measure(m);
+    bind_space(m);
+    bind_sync(m);
 }

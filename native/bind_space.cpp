@@ -1,0 +1,225 @@
+// Spaces, arrays and pins for Python; conversions only.
+#include "bind_space.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace osf;
+using namespace nb::literals;
+
+static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    Pin* pin = nb::inst_ptr<Pin>(nb::handle(self));
+    return PyBuffer_FillInfo(view, self, pin->bytes(), Py_ssize_t(pin->record().nbytes), pin->space->read_only(), flags);
+}
+static PyType_Slot pin_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+static nb::tuple shape_tuple(const Pin& pin) {
+    const Record& record = pin.record();
+    const u64* shape = reinterpret_cast<const u64*>(&record + 1);
+    nb::object result = nb::steal(PyTuple_New(record.ndim));
+    for (u8 at = 0; at < record.ndim; at++) PyTuple_SetItem(result.ptr(), at, PyLong_FromUnsignedLongLong(shape[at]));
+    return nb::borrow<nb::tuple>(result);
+}
+
+static Pin hand_out(const std::shared_ptr<Space>& space, Held held) {
+    space->hand_out(held);
+    return Pin(space, held);
+}
+
+static Spec make_spec(u64 nbytes, u16 dtype, u8 kind, std::vector<u64> shape, std::string descr, std::string name) {
+    return {nbytes, dtype, kind, std::move(shape), std::move(descr), std::move(name)};
+}
+
+static Pin make(std::shared_ptr<Space> space, u64 nbytes, u16 dtype, u8 kind, std::vector<u64> shape, std::string descr,
+                std::string name, bool zero) {
+    Spec spec = make_spec(nbytes, dtype, kind, std::move(shape), std::move(descr), std::move(name));
+    Held held;
+    {
+        nb::gil_scoped_release release;
+        held = space->make(spec, zero);
+    }
+    return hand_out(space, held);
+}
+
+// source: an address, or an object with a contiguous buffer
+static Pin put(std::shared_ptr<Space> space, nb::handle source, u64 nbytes, u16 dtype, u8 kind, std::vector<u64> shape,
+               std::string descr, std::string name, bool replace) {
+    Py_buffer buffer{};
+    const void* from;
+    if (PyLong_Check(source.ptr())) {
+        from = reinterpret_cast<const void*>(PyLong_AsUnsignedLongLong(source.ptr()));
+    } else {
+        if (PyObject_GetBuffer(source.ptr(), &buffer, PyBUF_SIMPLE) < 0) throw nb::python_error();
+        from = buffer.buf;
+        if (u64(buffer.len) != nbytes) {
+            PyBuffer_Release(&buffer);
+            throw Error(Code::bad_input, "the buffer does not have the array's size");
+        }
+    }
+    Held held;
+    try {
+        Spec spec = make_spec(nbytes, dtype, kind, std::move(shape), std::move(descr), std::move(name));
+        auto work = [&] {
+            held = space->make(spec, false);
+            std::memcpy(space->bytes(held), from, nbytes);
+            if (!spec.name.empty()) space->publish(held, replace);
+        };
+        if (nbytes < 64 * KIB) {
+            work();
+        } else {
+            nb::gil_scoped_release release;
+            work();
+        }
+    } catch (...) {
+        if (buffer.obj) PyBuffer_Release(&buffer);
+        if (held) space->release(held);
+        throw;
+    }
+    if (buffer.obj) PyBuffer_Release(&buffer);
+    return hand_out(space, held);
+}
+
+static std::optional<Pin> find(std::shared_ptr<Space> space, std::string_view name) {
+    Held held = space->find(name);
+    if (!held) return std::nullopt;
+    return Pin(std::move(space), held);
+}
+
+static nb::list list(Space& space, std::string_view prefix) {
+    nb::list result;
+    for (const Entry& entry : space.list(prefix)) {
+        nb::list shape;
+        for (u64 size : entry.shape) shape.append(size);
+        nb::object name = nb::steal(PyUnicode_DecodeUTF8(entry.name.data(), Py_ssize_t(entry.name.size()), "replace"));
+        result.append(nb::make_tuple(name, entry.nbytes, entry.address, entry.dtype, entry.kind, nb::tuple(shape), entry.descr));
+    }
+    return result;
+}
+
+static nb::dict stats(Space& space) {
+    nb::dict result;
+    const Header& header = space.header();
+    result["name"] = header.name;
+    result["base"] = header.base;
+    result["reserve"] = header.reserve;
+    result["created_ns"] = header.created_ns;
+    result["mode"] = header.mode;
+    result["page_size"] = header.page_size;
+    result["backing"] = header.backing;
+    result["data_address"] = header.base + space.layout.data_at;
+    result["bytes"] = space.data.limit() * PAGE;
+    result["free"] = (space.data.limit() - space.data.used()) * PAGE;
+    result["largest_free"] = space.data.largest_run() * PAGE;
+    result["limit"] = space.layout.heap[1].pages * PAGE;
+    result["metadata_bytes"] = space.meta.limit() * PAGE;
+    result["arrays"] = space.index.live();
+    result["removed"] = load(header.removed) != 0;
+    result["read_only"] = space.read_only();
+    nb::list members;
+    for (u32 slot = 0; slot < space.members.slots_high(); slot++) {
+        const Member& member = space.members.at(slot);
+        if (load(member.state) != 1) continue;
+        u64 pins = 0;
+        for (u32 pin = 0; pin < load(member.high); pin++) pins += load(space.members.pins(slot)[pin]) != 0;
+        nb::dict one;
+        one["slot"] = slot;
+        one["pid"] = member.pid;
+        one["read_only"] = member.read_only != 0;
+        one["pins"] = pins;
+        one["alive"] = space.members.slot_locked(slot);
+        members.append(one);
+    }
+    result["members"] = members;
+    return result;
+}
+
+// For benchmarks: seconds per look-up (find, pin, release) of the given names, in C++.
+static double time_lookups(Space& space, const std::vector<std::string>& names, u32 rounds) {
+    nb::gil_scoped_release release;
+    u64 missing = 0, start = now_ns();
+    for (u32 round = 0; round < rounds; round++) {
+        for (const std::string& name : names) {
+            Held held = space.find(name);
+            if (held) space.release(held);
+            else missing++;
+        }
+    }
+    u64 spent = now_ns() - start;
+    if (missing) throw Error(Code::unknown_name, std::to_string(missing) + " of the names are not there");
+    return double(spent) * 1e-9 / double(rounds * std::max<u64>(1, names.size()));
+}
+
+void bind_space(nb::module_& m) {
+    nb::class_<Pin>(m, "Pin", nb::type_slots(pin_slots))
+        .def_prop_ro("address", [](const Pin& pin) { return u64(pin.bytes()); })
+        .def_prop_ro("nbytes", [](const Pin& pin) { return pin.record().nbytes; })
+        .def_prop_ro("dtype", [](const Pin& pin) { return pin.record().dtype; })
+        .def_prop_ro("kind", [](const Pin& pin) { return pin.record().kind; })
+        .def_prop_ro("descr", [](const Pin& pin) { return pin.space->descr_of(pin.held); })
+        .def_prop_ro("shape", shape_tuple)
+        .def_prop_ro("name", [](const Pin& pin) { return pin.space->name_of(pin.held); })
+        .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); })
+        .def_prop_ro("read_only", [](const Pin& pin) { return pin.space->read_only(); })
+        .def_prop_ro("key", [](const Pin& pin) { return pin.held.record; });
+
+    nb::class_<Space>(m, "Core")
+        .def_static("create", [](std::string directory, std::string name, std::string boot_id, std::string backing, u64 nbytes,
+                                 u64 base, u64 reserve, u64 page_size, u32 mode) {
+                 nb::gil_scoped_release release;
+                 Space::create({directory, name, boot_id, backing, nbytes, base, reserve, page_size, mode});
+             }, "directory"_a, "name"_a, "boot_id"_a, "backing"_a, "nbytes"_a, "base"_a, "reserve"_a, "page_size"_a, "mode"_a)
+        .def_static("open", [](std::string directory, bool read_only, std::string boot_id) {
+                 nb::gil_scoped_release release;
+                 return Space::open(directory, read_only, boot_id);
+             }, "directory"_a, "read_only"_a, "boot_id"_a)
+        .def("make", make, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "zero"_a)
+        .def("put", put, "source"_a, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "replace"_a)
+        .def("publish", [](Space& space, const Pin& pin, bool replace) { space.publish(pin.held, replace); })
+        .def("name", [](Space& space, const Pin& pin, std::string_view name) { space.name(pin.held, name); })
+        .def("find", find)
+        .def("at", [](std::shared_ptr<Space> space, u64 address) { Held held = space->at(address); return Pin(std::move(space), held); })
+        .def("contains", [](Space& space, std::string_view name) {
+                 Held held = space.find(name);
+                 if (held) space.release(held);
+                 return bool(held);
+             })
+        .def("remove", [](Space& space, std::string_view name) { return space.remove(name); })
+        .def("rename", [](Space& space, std::string_view from, std::string_view to) { space.rename(from, to); })
+        .def("list", list)
+        .def("grow", [](Space& space, u64 nbytes) { nb::gil_scoped_release release; space.grow(nbytes); })
+        .def("collect", [](Space& space) { nb::gil_scoped_release release; space.check_usable(); space.collect(); })
+        .def("audit", [](Space& space) {
+                 Audit found;
+                 {
+                     nb::gil_scoped_release release;
+                     found = space.audit();
+                 }
+                 nb::dict result;
+                 result["arrays"] = found.arrays;
+                 result["bytes"] = found.bytes;
+                 result["leaked_blocks"] = found.leaked_blocks;
+                 result["leaked_bytes"] = found.leaked_bytes;
+                 result["missing_blocks"] = found.missing_blocks;
+                 result["damaged"] = found.damaged;
+                 return result;
+             })
+        .def("stats", stats)
+        .def("check_usable", &Space::check_usable)
+        .def("mark_removed", &Space::mark_removed)
+        .def_prop_ro("directory", [](const Space& space) { return space.directory(); })
+        .def("time_lookups", time_lookups, "names"_a, "rounds"_a);
+
+    m.def("read_header", [](const std::string& directory) {
+        Header header = read_header(directory);
+        return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, std::string(header.boot_id), std::string(header.backing));
+    });
+    m.def("live_members", live_members);
+    m.def("set_recovery", [](bool on) { recovery = on; });
+    m.attr("SMALLEST_RESERVE") = Layout::smallest_reserve();
+    m.attr("VERSION") = VERSION;
+}

@@ -1,0 +1,150 @@
+// What is where in a space, byte by byte.
+//
+// A space is a directory with three files, mapped at fixed offsets from one base address:
+//
+//   base + 0           control   metadata: header, index, free maps, records. Read-only for mode="r"
+//   base + members_at  members   who has the space open, and every member's pins. Writable for everybody
+//   base + data_at     data      the arrays' bytes. Read-only for mode="r"
+//
+// control (sparse; a part is allocated before it is touched, so that a full /dev/shm is an error, not a SIGBUS):
+//
+//   0x0000  Header   one page
+//   0x1000  Roots    locks, stripes of the index, arenas and page heaps
+//   then, per heap (meta, data), maps sized for the whole reservation:
+//     page bits   1 bit a 4 KiB page: allocated
+//     slab bits   1 bit a 64 KiB chunk: a slab
+//     chunks      256 bytes a chunk: Chunk
+//     and for data: commit bits (2 MiB blocks that have memory), page owners (u32), slot owners (1024 u32 a chunk)
+//   then the meta heap's own pages: records, names, index tables
+//
+// A Ref names a block: bit 63 clear, a slab block by its offset from base (multiple of 64, the low six bits
+// may carry flags); bit 63 set, an extent: first page of its heap in bits 32..62, pages in bits 0..31.
+#pragma once
+
+#include "base.hpp"
+#include "lock.hpp"
+
+namespace osf {
+
+constexpr u32 VERSION = 1;
+constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
+constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
+constexpr u64 STRIPES = 64, ARENAS = 16;
+constexpr u64 CLASSES = 26;
+constexpr u64 SLAB_MAX = 8192;              // larger blocks are extents
+constexpr u64 MEMBERS = 1024;
+constexpr u64 PINS_AT = 1 * MIB, PINS_BYTES = 4 * MIB;  // per member: half a million pins
+constexpr u64 NAME_MAX_BYTES = 1024;
+
+constexpr u64 EXTENT = 1ull << 63;
+constexpr u64 FLAGS = 63;
+constexpr u64 RELEASING = 1;                // pin: its owner may clear it without looking at the record again
+constexpr u64 TRANSIENT = 2;                // pin: of an operation, not of a view; a forked child does not get it
+
+constexpr u64 extent_ref(u64 page, u64 pages) { return EXTENT | page << 32 | pages; }
+constexpr u64 extent_page(u64 ref) { return (ref & ~EXTENT) >> 32; }
+constexpr u64 extent_pages(u64 ref) { return ref & 0xffffffffu; }
+
+struct Header {
+    char magic[16];
+    u32 version, header_bytes;
+    u64 layout_hash;
+    u64 base, reserve;
+    u64 created_ns;
+    u32 uid, mode;
+    u64 page_size;          // of the data backing
+    char boot_id[40];
+    char name[72];
+    char backing[1024];     // path of the data file
+    u64 check;              // of everything above
+    // changes while the space lives; covered by the seal
+    alignas(64) u64 removed;
+    u64 seal;               // checksum of all metadata, written by the last member to leave; 0 while open
+};
+
+struct PageHeap {
+    alignas(64) Lock lock;
+    u64 pending;            // one-word redo log: offset of a root word | operation
+    u64 limit, used;        // pages
+    u64 top;                // below this page a chunk may be free
+    u64 hint[32];           // below hint[k] there is no free run of 2^k pages
+};
+
+struct Arena {
+    alignas(64) Lock lock;
+    u64 pending;
+    u64 incoming;           // extent that is becoming, or has ceased to be, a chunk of this arena
+    u32 partial[CLASSES];   // heads of lists of chunks with a free slot: chunk + 1
+};
+
+struct Chunk {
+    u32 arena, cls;         // arena + 1
+    u32 free, next, prev;   // list links: chunk + 1
+    u32 unused[3];
+    u64 bits[16];
+    u64 pad[12];
+};
+static_assert(sizeof(Chunk) == 256);
+
+struct Stripe {
+    alignas(64) Lock lock;
+    u64 table;              // generation(16) | offset(42 significant of 48) | log2 of the words(6)
+    u64 next, old;          // extents: a table being built, a table being freed
+    u64 live, used;         // words that point to a record; those and tombstones
+    u64 moving, moved_from; // a rename into this stripe: the record, and the hash of the name it leaves
+};
+
+struct Roots {
+    alignas(64) Lock collect;
+    Stripe stripes[STRIPES];
+    PageHeap pages[2];      // meta, data
+    Arena arenas[2][ARENAS];
+};
+
+enum State : u64 { state_free, draft, live, leaving, gone, dead };
+
+// An array's descriptor, in the meta heap; followed by ndim u64 of shape, the dtype text and the name.
+struct Record {
+    u64 state;              // who may find it: see collect.cpp
+    u64 data;               // Ref in the data heap
+    u64 names[2];           // Refs of Name blocks made by rename
+    u64 renamed;            // 0: the inline name counts; n: names[(n - 1) & 1]
+    u64 nbytes;
+    u64 check;              // of all but state, names and renamed, with the record's own offset
+    u16 dtype, descr_len, name_len;
+    u8 ndim, kind;
+};
+static_assert(sizeof(Record) == 64);
+
+struct Name {               // a name given later; words, because readers may race with its reuse
+    u64 magic_len;
+    u64 words[];
+};
+
+struct Member {
+    u32 generation, state;  // state: 0 free, 1 used
+    u32 high;               // pins [0, high) may be set
+    u32 read_only;
+    u64 pid, started_ns;    // for people; liveness is a record lock on byte `slot` of the file
+    u64 pins_bytes;         // allocated so far
+    u64 pad[3];
+};
+static_assert(sizeof(Member) == 64);
+
+struct MembersHead {
+    u64 orphans;            // counts unnamed arrays that a read-only member was the last to hold
+    u32 slots_high, pad;
+};
+constexpr u64 MEMBER_AT = 4096;
+
+struct HeapMap { u64 pages, bits, slabs, chunks, commits, owners, slots, at; };  // offsets; pages = reserved pages
+
+struct Layout {
+    u64 reserve, roots_at, members_at, members_bytes, data_at, control_bytes;
+    HeapMap heap[2];
+    explicit Layout(u64 reserve_bytes);
+    static u64 hash();
+    static u64 smallest_reserve();
+};
+
+}  // namespace osf

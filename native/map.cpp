@@ -1,0 +1,352 @@
+// Files and mappings: making a space, opening it at its base address, leaving it; and what fork does to it.
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <map>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include "space.hpp"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+namespace osf {
+
+static const char MAGIC[16] = {'O', 'P', 'E', 'N', 'S', 'H', 'E', 'L', 'F', '\r', '\n', 26, 0, 0, 0, 0};
+
+// All spaces of this process by the control file's identity: one space is mapped once, whatever path led to it, and its
+// members file must not be opened a second time (closing that would drop the record lock). Guarded by the join gate.
+using Identity = std::pair<dev_t, ino_t>;
+static std::map<Identity, std::weak_ptr<Space>>& open_spaces() {
+    static auto* spaces = new std::map<Identity, std::weak_ptr<Space>>;
+    return *spaces;
+}
+static std::vector<std::shared_ptr<Space>> forking;
+
+static Identity identity_of(const std::string& directory) {
+    struct stat status {};
+    std::string path = directory + "/control";
+    if (stat(path.c_str(), &status) < 0) fail_os("opening the space at " + directory, errno);
+    return {status.st_dev, status.st_ino};
+}
+
+struct File {
+    int fd = -1;
+    File(const std::string& path, int flags, u32 mode = 0600) : fd(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
+        if (fd < 0) fail_os("opening " + path, errno);
+    }
+    ~File() { if (fd >= 0) ::close(fd); }
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    int keep() { int was = fd; fd = -1; return was; }
+};
+
+static u64 size_of(int fd) {
+    struct stat status {};
+    if (fstat(fd, &status) < 0) fail_os("fstat", errno);
+    return u64(status.st_size);
+}
+
+static bool is_device(int fd) {
+    struct stat status {};
+    return fstat(fd, &status) == 0 && S_ISCHR(status.st_mode);
+}
+
+u64 header_check(const Header& header) { return hash_bytes(&header, offsetof(Header, check), VERSION); }
+
+Header read_header(const std::string& directory) {
+    Header header{};
+    std::string path = directory + "/control";
+    int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail_os("opening " + path, errno);
+    ssize_t got = pread(fd, &header, sizeof header, 0);
+    u64 size = 0;
+    struct stat status {};
+    if (fstat(fd, &status) == 0) size = u64(status.st_size);
+    ::close(fd);
+    if (got != ssize_t(sizeof header) || std::memcmp(header.magic, MAGIC, sizeof MAGIC))
+        throw Error(Code::corrupt, path + " is not the control file of a space");
+    if (header.version != VERSION || header.layout_hash != Layout::hash() || header.header_bytes != sizeof(Header))
+        throw Error(Code::wrong_version, path + " has layout version " + std::to_string(header.version) + ", this Openshelf reads " +
+                                             std::to_string(VERSION) + " with its own layout; remove the space and make it anew");
+    if (header.check != header_check(header)) throw Error(Code::corrupt, path + ": the header fails its checksum");
+    if (size != Layout(header.reserve).control_bytes)
+        throw Error(Code::corrupt, path + " has " + std::to_string(size) + " bytes, expected " +
+                                       std::to_string(Layout(header.reserve).control_bytes) + ": it was truncated or extended");
+    return header;
+}
+
+u32 live_members(const std::string& directory) {
+    std::unique_lock gate(join_gate());
+    auto found = open_spaces().find(identity_of(directory));
+    if (found != open_spaces().end())
+        if (auto space = found->second.lock()) return space->members.live_others() + 1;
+    File file(directory + "/members", O_RDWR);
+    if (size_of(file.fd) < PINS_AT) throw Error(Code::corrupt, directory + "/members was truncated");
+    void* map = mmap(nullptr, PINS_AT, PROT_READ, MAP_SHARED, file.fd, 0);
+    if (map == MAP_FAILED) fail_os("mapping " + directory + "/members", errno);
+    Members members;
+    members.attach(file.fd, static_cast<char*>(map));
+    u32 count = std::min<u32>(members.slots_high(), MEMBERS) ? members.live_others() : 0;
+    munmap(map, PINS_AT);
+    return count;
+}
+
+void Space::create(const CreateOptions& options) {
+    Layout layout(options.reserve);
+    u64 limit = align_up(options.bytes, std::max(options.page_size, CHUNK)) / PAGE;
+    if (limit > layout.heap[1].pages)
+        throw Error(Code::no_room, "dram of " + std::to_string(options.bytes) + " bytes does not fit a reservation of " +
+                                       std::to_string(options.reserve) + " bytes of addresses (at most " +
+                                       std::to_string(layout.heap[1].pages * PAGE) + "); give a larger reserve");
+    Header header{};
+    std::memcpy(header.magic, MAGIC, sizeof MAGIC);
+    header.version = VERSION;
+    header.header_bytes = sizeof(Header);
+    header.layout_hash = Layout::hash();
+    header.base = options.base;
+    header.reserve = options.reserve;
+    timespec time{};
+    clock_gettime(CLOCK_REALTIME, &time);
+    header.created_ns = u64(time.tv_sec) * 1'000'000'000u + u64(time.tv_nsec);
+    header.uid = getuid();
+    header.mode = options.mode;
+    header.page_size = options.page_size;
+    std::string backing = options.backing.empty() ? "data" : options.backing;
+    if (options.boot_id.size() >= sizeof header.boot_id || options.name.size() >= sizeof header.name || backing.size() >= sizeof header.backing)
+        throw Error(Code::bad_input, "the name or the path of the backing is too long");
+    std::strcpy(header.boot_id, options.boot_id.c_str());
+    std::strcpy(header.name, options.name.c_str());
+    std::strcpy(header.backing, backing.c_str());
+    header.check = header_check(header);
+
+    const std::string& dir = options.directory;
+    auto make = [&](const std::string& path, u64 size, int flags) {
+        File file(path, O_RDWR | flags, options.mode);
+        if (fchmod(file.fd, options.mode) < 0 && !is_device(file.fd)) fail_os("chmod of " + path, errno);
+        if (!is_device(file.fd) && ftruncate(file.fd, off_t(size)) < 0) fail_os("making " + path, errno);
+        return file.keep();
+    };
+    File control_owner(dir + "/control", O_RDWR | O_CREAT | O_EXCL, options.mode);
+    ::close(control_owner.keep());
+    int control = make(dir + "/control", layout.control_bytes, 0);
+    int members = make(dir + "/members", layout.members_bytes, O_CREAT | O_EXCL);
+    int data = make(options.backing.empty() ? dir + "/data" : options.backing, limit * PAGE, options.backing.empty() ? O_CREAT | O_EXCL : O_CREAT);
+    auto close_all = [&] { ::close(control); ::close(members); ::close(data); };
+    try {
+        if (int error = posix_fallocate(control, 0, off_t(layout.heap[0].bits))) fail_os("no memory for the metadata of the space", error);
+        if (int error = posix_fallocate(members, 0, off_t(PINS_AT))) fail_os("no memory for the members of the space", error);
+        if (pwrite(control, &header, sizeof header, 0) != ssize_t(sizeof header)) fail_os("writing the header", errno);
+    } catch (...) {
+        close_all();
+        throw;
+    }
+    close_all();
+    // The first opening fills the rest: it finds a control file with no index tables.
+    std::shared_ptr<Space> space(new Space(dir, header, false));
+    space->map_files();
+    {
+        JoinLock join(space->members_fd_);
+        space->members.join(false);
+        space->data.commit_maps(0, limit);
+        space->data.set_limit(limit);
+        space->index.create();
+    }
+}
+
+Space::Space(std::string directory, const Header& header, bool read_only)
+    : layout(header.reserve), directory_(std::move(directory)), read_only_(read_only) {
+    base_ = reinterpret_cast<char*>(header.base);
+    void* got = mmap(base_, layout.reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got != base_) {
+        int error = errno;
+        if (got != MAP_FAILED) munmap(got, layout.reserve);
+        base_ = nullptr;
+        char text[200];
+        std::snprintf(text, sizeof text, "the addresses %#llx to %#llx are not free in this process (%s)", (unsigned long long)header.base,
+                      (unsigned long long)(header.base + layout.reserve), std::strerror(got == MAP_FAILED ? error : EEXIST));
+        throw Error(Code::address_occupied, text);
+    }
+}
+
+void Space::map_files() {
+    auto map = [&](int fd, u64 at, u64 size, bool writable, const char* what) {
+        int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+        if (mmap(base_ + at, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+            fail_os(std::string("mapping the ") + what + " of the space at " + directory_, errno);
+    };
+    int flags = (read_only_ ? O_RDONLY : O_RDWR) | O_CLOEXEC;
+    auto open_file = [&](const std::string& path, int how) {
+        int fd = ::open(path.c_str(), how | O_CLOEXEC);
+        if (fd < 0) fail_os("opening " + path, errno);
+        return fd;
+    };
+    control_fd_ = open_file(directory_ + "/control", flags);
+    map(control_fd_, 0, layout.control_bytes, !read_only_, "metadata");
+    members_fd_ = open_file(directory_ + "/members", O_RDWR);
+    if (size_of(members_fd_) != layout.members_bytes) throw Error(Code::corrupt, directory_ + "/members was truncated or extended");
+    map(members_fd_, layout.members_at, layout.members_bytes, true, "members");
+    std::string backing = header().backing;
+    data_fd_ = open_file(backing[0] == '/' ? backing : directory_ + "/" + backing, flags);
+    // A file may grow later: mapped to the end of the reservation, what it gains appears everywhere at once.
+    bool fixed = is_device(data_fd_);
+    u64 length = fixed ? std::max<u64>(load(roots().pages[1].limit), BLOCK / PAGE) * PAGE : layout.heap[1].pages * PAGE;
+    map(data_fd_, layout.data_at, length, !read_only_, "data");
+    madvise(base_ + layout.data_at, length, MADV_HUGEPAGE);  // taken where the backing can
+    members.attach(members_fd_, base_ + layout.members_at);
+    meta.attach(Heap::meta, base_, layout, roots(), members, control_fd_, data_fd_);
+    data.attach(Heap::data, base_, layout, roots(), members, control_fd_, data_fd_);
+    index.attach(base_, roots(), meta, members);
+    u64 limit = load(data.pages().limit);  // before the size: a space that is being grown has its file grown first
+    if (limit > layout.heap[1].pages || (!fixed && size_of(data_fd_) < limit * PAGE))
+        throw Error(Code::corrupt, "the data file of the space at " + directory_ + " has " + std::to_string(size_of(data_fd_)) +
+                                       " bytes, expected at least " + std::to_string(limit * PAGE));
+}
+
+static void register_fork_handlers();
+
+std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only, const std::string& boot_id) {
+    register_fork_handlers();
+    Identity identity = identity_of(directory);
+    std::shared_ptr<Space> space;
+    {
+        std::unique_lock gate(join_gate());
+        auto found = open_spaces().find(identity);
+        while (found != open_spaces().end()) {
+            if ((space = found->second.lock())) break;
+            gate.unlock();  // another thread is just closing it
+            std::this_thread::yield();
+            gate.lock();
+            found = open_spaces().find(identity);
+        }
+        if (space) {
+            if (read_only != space->read_only_)
+                throw Error(Code::not_permitted, "this process has the space at " + directory + " open " +
+                                                     (read_only ? "for writing" : "read-only") + ", and page protection is per process; " +
+                                                     "close that first, views included");
+            return space;
+        }
+        Header header = read_header(directory);
+        space.reset(new Space(directory, header, read_only));
+        space->identity_ = identity;
+        space->map_files();
+        open_spaces()[identity] = space;
+    }
+    space->enter(boot_id);
+    return space;
+}
+
+void Space::enter(const std::string& boot_id) {
+    bool inherited = false;
+    {
+        JoinLock join(members_fd_);
+        u32 others = members.live_others();
+        if (others == 0) {
+            if (boot_id != header().boot_id)
+                throw Error(Code::corrupt, "the space at " + directory_ + " was left by an earlier boot of this machine (" +
+                                               header().boot_id + "); what it held cannot be trusted: remove it");
+            u64 seal = load(header().seal);
+            if (seal && seal != seal_value())
+                throw Error(Code::corrupt, "the metadata of the space at " + directory_ + " fails its checksum: it was changed " +
+                                               "while no process had it open; remove it");
+            if (read_only_ && !seal) verify();
+            if (!read_only_ && !seal) repair();
+            if (!read_only_ || seal) members.forget();
+        }
+        orphans_seen_ = load(members.head().orphans);
+        members.join(read_only_);
+        if (!read_only_) store(header().seal, 0, std::memory_order_seq_cst);
+        inherited = !read_only_ && others > 0;
+    }
+    if (inherited) collect();
+}
+
+Space::~Space() {
+    if (members_fd_ < 0) {
+        if (base_) munmap(base_, layout.reserve);
+        if (control_fd_ >= 0) ::close(control_fd_);
+        return;
+    }
+    if (members.joined() && !read_only_) {
+        try {
+            collect();
+        } catch (const Error&) {}
+        // What is left is found by the next member's sweep.
+        if (!limbo_.empty()) std::atomic_ref<u64>(members.head().orphans).fetch_add(1);
+    }
+    // All under the gate: a thread that opens the space again must find neither the mapping nor the members file open.
+    JoinLock join(members_fd_);
+    if (members.joined()) {
+        members.leave();
+        if (!read_only_ && members.live_others() == 0 && !load(header().removed))
+            store(header().seal, seal_value(), std::memory_order_seq_cst);
+    }
+    munmap(base_, layout.reserve);
+    for (int fd : {control_fd_, members_fd_, data_fd_})
+        if (fd >= 0) ::close(fd);
+    join.file_closed();
+    auto found = std::find_if(open_spaces().begin(), open_spaces().end(), [&](auto& item) { return item.first == identity_; });
+    if (found != open_spaces().end() && found->second.expired()) open_spaces().erase(found);
+}
+
+void Space::grow(u64 more) {
+    need_write();
+    JoinLock join(members_fd_);
+    u64 limit = data.limit(), target = limit + align_up(more, std::max<u64>(header().page_size, CHUNK)) / PAGE;
+    if (is_device(data_fd_)) throw Error(Code::not_permitted, "a device backing has a fixed size: the space cannot grow");
+    if (target > layout.heap[1].pages)
+        throw Error(Code::no_room, "the space reserved addresses for " + std::to_string(layout.heap[1].pages * PAGE) +
+                                       " bytes of data; it has " + std::to_string(limit * PAGE) + " and cannot grow by " + std::to_string(more));
+    data.commit_maps(limit, target);
+    if (ftruncate(data_fd_, off_t(target * PAGE)) < 0) fail_os("growing the data file", errno);
+    step();
+    data.set_limit(target);
+}
+
+void Space::refuse() const {
+    if (load(header().removed)) throw Error(Code::closed, std::string("the space '") + header().name + "' was removed");
+    throw Error(Code::closed, std::string("this process lost its place in the space '") + header().name +
+                                  "' when it was forked (no member slot was free); open it again in a new process");
+}
+
+void Space::need_write() const {
+    check_usable();
+    if (read_only_) throw Error(Code::not_permitted, std::string("the space '") + header().name + "' is open read-only (mode=\"r\")");
+}
+
+void fork_prepare_all() {
+    join_gate().lock();
+    for (auto& [identity, weak] : open_spaces())
+        if (auto space = weak.lock(); space && space->members.joined()) {
+            space->limbo_mutex_.lock();
+            space->members.fork_prepare();
+            forking.push_back(std::move(space));
+        }
+}
+
+void fork_after_all(bool child) {
+    for (auto& space : forking) {
+        if (child) {
+            space->members.fork_child();
+            space->limbo_.clear();  // the parent's to free
+            space->limbo_bytes_ = 0;
+        } else {
+            space->members.fork_parent();
+        }
+        space->limbo_mutex_.unlock();
+    }
+    auto done = std::move(forking);
+    forking.clear();
+    join_gate().unlock();
+}
+
+static void register_fork_handlers() {
+    static int once = pthread_atfork(fork_prepare_all, [] { fork_after_all(false); }, [] { fork_after_all(true); });
+    (void)once;
+}
+
+}  // namespace osf

@@ -1,0 +1,246 @@
+#include "members.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+namespace osf {
+
+constexpr off_t GUARD = 1 << 20, JOIN = 1 << 21;
+constexpr u64 FIRST_PINS = 16 * KIB;
+constexpr u32 GENERATIONS = (1u << 20) - 1;
+
+static u32 make_id(u32 generation, u32 slot) { return (generation & GENERATIONS) << 11 | (slot + 1); }
+
+static bool record_lock(int fd, int command, short type, off_t byte) {
+    struct flock lock {};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    int result;
+    do result = fcntl(fd, command, &lock);
+    while (result < 0 && errno == EINTR);
+    if (command == F_GETLK) return result == 0 && lock.l_type != F_UNLCK;
+    if (result < 0 && errno != EACCES && errno != EAGAIN) fail_os("record lock on the members file", errno);
+    return result == 0;
+}
+
+std::mutex& join_gate() {
+    static std::mutex gate;
+    return gate;
+}
+
+JoinLock::JoinLock(int members_fd) : process_(join_gate()), fd_(members_fd) {
+    record_lock(fd_, F_SETLKW, F_WRLCK, JOIN);
+}
+JoinLock::~JoinLock() {
+    if (fd_ >= 0) record_lock(fd_, F_SETLK, F_UNLCK, JOIN);
+}
+
+bool Members::slot_locked(u32 slot) const {
+    if (id_ && slot == slot_) return true;
+    return record_lock(fd_, F_GETLK, F_WRLCK, slot) || record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot) ||
+           slot == heir_;
+}
+
+bool Members::alive(u32 id) const {
+    u32 slot = (id & 2047) - 1;
+    if (slot >= MEMBERS) return false;
+    const Member& member = at(slot);
+    return load(member.state) == 1 && make_id(load(member.generation), slot) == id && slot_locked(slot);
+}
+
+u32 Members::live_others() const {
+    u32 count = 0;
+    for (u32 slot = 0; slot < slots_high(); slot++)
+        if (!(id_ && slot == slot_) && load(at(slot).state) == 1 && slot_locked(slot)) count++;
+    return count;
+}
+
+void Members::allocate_pins(u32 slot, u64 bytes) const {
+    if (int error = posix_fallocate(fd_, off_t(PINS_AT + slot * PINS_BYTES), off_t(bytes)))
+        fail_os("no memory for the pin table of a member", error);
+}
+
+void Members::claim(u32 slot, bool read_only, u64 pins_bytes) {
+    Member& member = at(slot);
+    allocate_pins(slot, pins_bytes);
+    member.pins_bytes = pins_bytes;
+    member.read_only = read_only;
+    member.pid = u64(getpid());
+    timespec time{};
+    clock_gettime(CLOCK_REALTIME, &time);
+    member.started_ns = u64(time.tv_sec) * 1'000'000'000u + u64(time.tv_nsec);
+    store(member.high, 0u);
+    u32 generation = (load(member.generation) + 1) & GENERATIONS;
+    store(member.generation, generation);
+    if (slots_high() <= slot) store(head().slots_high, slot + 1, std::memory_order_seq_cst);
+    store(member.state, 1u, std::memory_order_seq_cst);
+}
+
+void Members::join(bool read_only) {
+    for (u32 slot = 0; slot < MEMBERS; slot++) {
+        if (load(at(slot).state) != 0 || slot_locked(slot)) continue;
+        if (!record_lock(fd_, F_SETLK, F_WRLCK, slot)) continue;
+        claim(slot, read_only, FIRST_PINS);
+        slot_ = slot;
+        id_ = make_id(load(at(slot).generation), slot);
+        free_pins_.clear();
+        return;
+    }
+    // Dead members keep their slots until a writer reaps them. With every slot dead, take one over: its locks are
+    // of an older generation and its pins are this process's to drop.
+    for (u32 slot = 0; slot < MEMBERS && !read_only; slot++) {
+        if (!seize(slot)) continue;
+        u64 bytes = at(slot).pins_bytes;
+        std::fill_n(pins(slot), load(at(slot).high), 0);
+        std::atomic_ref<u64>(head().orphans).fetch_add(1);
+        claim(slot, read_only, std::clamp(bytes, FIRST_PINS, PINS_BYTES));
+        slot_ = slot;
+        id_ = make_id(load(at(slot).generation), slot);
+        free_pins_.clear();
+        return;
+    }
+    throw Error(Code::too_many_members, "all " + std::to_string(MEMBERS) + " member slots are taken; close the space in " +
+                                            "some process" + (read_only ? ", or open it once for writing to clear dead ones" : ""));
+}
+
+void Members::leave() {
+    Member& member = at(slot_);
+    for (u32 index = 0; index < load(member.high); index++) store(pin(index), 0);
+    store(member.high, 0u);
+    store(member.state, 0u, std::memory_order_seq_cst);
+    id_ = 0;
+    record_lock(fd_, F_SETLK, F_UNLCK, slot_);
+}
+
+void Members::forget() {
+    u32 high = std::min<u32>(slots_high(), MEMBERS);
+    for (u32 slot = 0; slot < MEMBERS; slot++) {
+        Member& member = at(slot);
+        if (slot < high || member.state || member.high) {
+            // What a damaged table says of its own size is not believed: a hole reads as zeros.
+            if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(PINS_AT + slot * PINS_BYTES), PINS_BYTES) < 0)
+                fail_os("clearing the pins of dead members", errno);
+        }
+        u32 generation = member.generation;
+        member = Member{};
+        member.generation = generation & GENERATIONS;
+    }
+    head() = MembersHead{};
+}
+
+bool Members::seize(u32 slot) {
+    if ((id_ && slot == slot_) || slot == heir_ || load(at(slot).state) != 1) return false;
+    if (record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot) || !record_lock(fd_, F_SETLK, F_WRLCK, slot)) return false;
+    if (load(at(slot).state) == 1 && !record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot)) return true;
+    record_lock(fd_, F_SETLK, F_UNLCK, slot);
+    return false;
+}
+
+void Members::clear(u32 slot) {
+    Member& member = at(slot);
+    u32 high = u32(std::min<u64>(load(member.high), PINS_BYTES / 8));
+    for (u32 index = 0; index < high; index++) store(pins(slot)[index], 0);
+    store(member.high, 0u);
+    store(member.state, 0u, std::memory_order_seq_cst);
+    record_lock(fd_, F_SETLK, F_UNLCK, slot);
+}
+
+u32 Members::take_pin() {
+    std::lock_guard guard(mutex_);
+    if (!free_pins_.empty()) {
+        u32 index = free_pins_.back();
+        free_pins_.pop_back();
+        return index;
+    }
+    Member& member = at(slot_);
+    u32 index = load(member.high);
+    if ((index + 1) * 8 > member.pins_bytes) {
+        u64 bytes = std::min(2 * member.pins_bytes, PINS_BYTES);
+        if ((index + 1) * 8 > bytes)
+            throw Error(Code::no_room, "this process holds " + std::to_string(index) + " views of the space, the most it may");
+        allocate_pins(slot_, bytes);
+        member.pins_bytes = bytes;
+    }
+    store(member.high, index + 1, std::memory_order_seq_cst);
+    return index;
+}
+
+void Members::give_pin(u32 index) {
+    std::lock_guard guard(mutex_);
+    free_pins_.push_back(index);
+}
+
+void Members::fork_prepare() {
+    mutex_.lock();
+    heir_ = MEMBERS;
+    heir_id_ = 0;
+    if (pipe2(heir_pipe_, O_CLOEXEC) < 0) return;  // the child will find itself without membership
+    record_lock(fd_, F_SETLKW, F_WRLCK, JOIN);
+    reserve_heir();
+    record_lock(fd_, F_SETLK, F_UNLCK, JOIN);
+}
+
+void Members::reserve_heir() {
+    for (u32 slot = 0; slot < MEMBERS; slot++) {
+        if (load(at(slot).state) != 0 || slot_locked(slot)) continue;
+        if (!record_lock(fd_, F_SETLK, F_WRLCK, GUARD + slot)) continue;
+        const Member& own = at(slot_);
+        try {
+            claim(slot, own.read_only, own.pins_bytes);
+        } catch (const Error&) {
+            record_lock(fd_, F_SETLK, F_UNLCK, GUARD + slot);
+            return;
+        }
+        u32 high = load(own.high);
+        store(at(slot).high, high, std::memory_order_seq_cst);
+        for (u32 index = 0; index < high; index++) {
+            u64 word = load(pin(index));
+            store(pins(slot)[index], word & (TRANSIENT | RELEASING) ? 0 : word, std::memory_order_seq_cst);
+        }
+        heir_ = slot;
+        heir_id_ = make_id(load(at(slot).generation), slot);
+        return;
+    }
+}
+
+void Members::fork_parent() {
+    if (heir_pipe_[0] >= 0) {
+        // End of file: the child has its own lock, or is dead. It takes microseconds, and then the guard may go.
+        close(heir_pipe_[1]);
+        pollfd wait{heir_pipe_[0], POLLIN, 0};
+        while (poll(&wait, 1, 10'000) < 0 && errno == EINTR) {}
+        close(heir_pipe_[0]);
+        heir_pipe_[0] = heir_pipe_[1] = -1;
+    }
+    if (heir_ < MEMBERS) record_lock(fd_, F_SETLK, F_UNLCK, GUARD + heir_);
+    heir_ = MEMBERS;
+    mutex_.unlock();
+}
+
+void Members::fork_child() {
+    if (heir_id_ && record_lock(fd_, F_SETLK, F_WRLCK, heir_)) {
+        slot_ = heir_;
+        id_ = heir_id_;
+        at(slot_).pid = u64(getpid());
+        free_pins_.clear();
+        for (u32 index = 0; index < load(at(slot_).high); index++)
+            if (load(pin(index)) == 0) free_pins_.push_back(index);
+    } else {
+        id_ = 0;
+    }
+    heir_ = MEMBERS;
+    if (heir_pipe_[0] >= 0) {
+        close(heir_pipe_[0]);
+        close(heir_pipe_[1]);
+        heir_pipe_[0] = heir_pipe_[1] = -1;
+    }
+    mutex_.unlock();
+}
+
+}  // namespace osf

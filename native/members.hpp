@@ -1,0 +1,80 @@
+// Who has the space open, and what each of them holds.
+//
+// A member is alive while it holds a POSIX record lock on byte `slot` of the members file: the kernel drops it however
+// the process ends, and it means the same in every PID namespace, where a pid does not. Any close of the file by
+// the process would drop it too, so the file is opened exactly once per process and space (map.cpp sees to that).
+// fork does not inherit record locks: the parent reserves a slot for its child beforehand and vouches for it with
+// byte GUARD + slot until the child has its own lock.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace osf {
+
+class Members {
+public:
+    void attach(int fd, char* map) { fd_ = fd; map_ = map; }
+
+    u32 id() const { return id_; }
+    u32 slot() const { return slot_; }
+    bool joined() const { return id_ != 0; }
+    MembersHead& head() const { return *reinterpret_cast<MembersHead*>(map_); }
+    Member& at(u32 slot) const { return reinterpret_cast<Member*>(map_ + MEMBER_AT)[slot]; }
+    u64* pins(u32 slot) const { return reinterpret_cast<u64*>(map_ + PINS_AT + slot * PINS_BYTES); }
+    u32 slots_high() const { return load(head().slots_high); }
+
+    bool alive(u32 id) const;
+    bool slot_locked(u32 slot) const;    // by another process; its own slot counts
+    u32 live_others() const;
+
+    void join(bool read_only);           // the caller holds the join lock
+    void leave();
+    void forget();                       // first opener: nobody is alive, so no slot and no pin counts
+    bool seize(u32 slot);                // locks a dead member's slot, for reaping
+    void clear(u32 slot);                // drops its pins, frees and unlocks it
+
+    u64& pin(u32 index) const { return pins(slot_)[index]; }
+    u32 take_pin();                      // an unused entry of this member's table
+    void give_pin(u32 index);            // the entry is zero already
+
+    // fork: called in the parent before, then in either process after
+    void fork_prepare();
+    void fork_parent();
+    void fork_child();
+
+private:
+    void claim(u32 slot, bool read_only, u64 pins_bytes);
+    void allocate_pins(u32 slot, u64 bytes) const;
+    void reserve_heir();
+
+    int fd_ = -1;
+    char* map_ = nullptr;
+    u32 id_ = 0, slot_ = 0;
+    std::mutex mutex_;                   // of free_pins_ and high
+    std::vector<u32> free_pins_;
+    u32 heir_ = MEMBERS;                 // slot reserved for a child that is being forked
+    u32 heir_id_ = 0;
+    int heir_pipe_[2] = {-1, -1};
+};
+
+// The process's part of the join lock (record locks do not exclude threads). Held over fork, always taken first.
+std::mutex& join_gate();
+
+// Serialises joining, leaving, growing and sealing over all processes; the kernel drops it when its holder dies.
+class JoinLock {
+public:
+    explicit JoinLock(int members_fd);
+    ~JoinLock();
+    JoinLock(const JoinLock&) = delete;
+    JoinLock& operator=(const JoinLock&) = delete;
+    void file_closed() { fd_ = -1; }     // which has dropped the record lock
+
+private:
+    std::unique_lock<std::mutex> process_;
+    int fd_;
+};
+
+}  // namespace osf

@@ -1,0 +1,161 @@
+// A space as one process sees it: the mapped files, and the operations on arrays.
+//
+// An array is a Record in the meta heap and a block in the data heap. Its life, in Record::state:
+//
+//   draft    being filled by the one that made it
+//   live     in the index (set after the word is there, left before the word goes)
+//   leaving  about to leave the index: whoever finds it like this with no pin must ask the index
+//   gone     not in the index; lives as long as somebody's pin
+//   dead     being freed
+//
+// A Held is a pin: while it is held, neither record nor bytes are reused, in any process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "heap.hpp"
+#include "index.hpp"
+#include "members.hpp"
+
+namespace osf {
+
+struct Held {
+    u32 pin = 0;
+    u64 record = 0;
+    explicit operator bool() const { return record != 0; }
+};
+
+struct Spec {
+    u64 nbytes = 0;
+    u16 dtype = 0;
+    u8 kind = 0;
+    std::vector<u64> shape;
+    std::string descr;      // the dtype in full, where its number is not enough
+    std::string name;
+};
+
+struct Entry {
+    std::string name;
+    u64 nbytes, address;
+    u16 dtype;
+    u8 kind;
+    std::vector<u64> shape;
+    std::string descr;
+};
+
+struct Audit {              // what verification found; all but the first two should be zero
+    u64 arrays = 0, bytes = 0;
+    u64 leaked_blocks = 0, leaked_bytes = 0;    // taken, but no root leads there
+    u64 missing_blocks = 0;                     // a root leads there, but it counts as free
+    u64 damaged = 0;                            // records that fail their checksum
+};
+
+struct CreateOptions {
+    std::string directory;  // made by the caller, empty
+    std::string name, boot_id;
+    std::string backing;    // data file or device; empty: in the directory
+    u64 bytes = 0, base = 0, reserve = 0, page_size = PAGE;
+    u32 mode = 0600;
+};
+
+class Space : public std::enable_shared_from_this<Space> {
+public:
+    static void create(const CreateOptions& options);
+    static std::shared_ptr<Space> open(const std::string& directory, bool read_only, const std::string& boot_id);
+    ~Space();
+    Space(const Space&) = delete;
+    Space& operator=(const Space&) = delete;
+
+    // Arrays
+    Held make(const Spec& spec, bool zero);                  // a draft; anonymous if it has no name: gone at once
+    void publish(const Held& held, bool replace);            // the draft under its name
+    void name(const Held& held, std::string_view name);      // an anonymous array
+    Held find(std::string_view name);
+    Held at(u64 address);                                    // the array around an address
+    void release(const Held& held) noexcept;
+    bool remove(std::string_view name);
+    void rename(std::string_view from, std::string_view to);
+    std::vector<Entry> list(std::string_view prefix);
+
+    void hand_out(const Held& held) { store(members.pin(held.pin), held.record); }  // to a view: no longer transient
+
+    Record& record(const Held& held) const { return record(held.record); }
+    Record& record(u64 offset) const { return *reinterpret_cast<Record*>(base_ + offset); }
+    char* bytes(const Held& held) const { return data.pointer(load(record(held).data)); }
+    std::string name_of(const Held& held) const { return osf::name_of(record(held), meta); }
+    std::vector<u64> shape_of(const Held& held) const;
+    std::string descr_of(const Held& held) const;
+
+    // The whole
+    void grow(u64 bytes);
+    void collect();          // frees what nobody holds, dead processes' things included
+    Audit audit();
+    void mark_removed() { store(header().removed, 1); }
+    void check_usable() const {
+        if (load(header().removed, std::memory_order_relaxed) || !members.joined()) refuse();
+    }
+
+    Header& header() const { return *reinterpret_cast<Header*>(base_); }
+    Roots& roots() const { return *reinterpret_cast<Roots*>(base_ + layout.roots_at); }
+    char* base() const { return base_; }
+    bool read_only() const { return read_only_; }
+    const std::string& directory() const { return directory_; }
+    int data_fd() const { return data_fd_; }
+
+    const Layout layout;
+    Members members;
+    Heap meta, data;
+    Index index;
+
+private:
+    Space(std::string directory, const Header& header, bool read_only);
+    void map_files();
+    void enter(const std::string& boot_id);      // join; first opener verifies or repairs
+    [[noreturn]] void refuse() const;
+    void need_write() const;
+    void check_name(std::string_view name) const;
+
+    // collect.cpp
+    void retire(u32 pin, u64 bytes) noexcept;    // a transient pin of a record that may be free now
+    void drain(bool wait);
+    void drain_locked();
+    bool reap();
+    void sweep();
+    bool in_index(u64 record);
+    void free_record(u32 pin);
+    void snapshot(std::vector<u64>& pinned, const std::vector<u32>& except) const;
+    void drop(u32 pin);
+    void try_make(const Spec& spec, bool zero, Held& held);
+    [[noreturn]] void no_room(u64 wanted, const std::string& why);
+    void new_name(Record& record, std::string_view name);
+
+    // verify.cpp
+    struct Marks;
+    u64 seal_value() const;
+    Marks mark(bool pins) const;
+    void verify() const;                         // throws if damaged; for a reader, who repairs nothing
+    void repair();
+
+    std::string directory_;
+    bool read_only_ = false;
+    char* base_ = nullptr;
+    int control_fd_ = -1, members_fd_ = -1, data_fd_ = -1;
+    std::pair<dev_t, ino_t> identity_{};
+    std::mutex limbo_mutex_;
+    std::vector<u32> limbo_;                     // transient pins
+    u64 limbo_bytes_ = 0;
+    u64 orphans_seen_ = 0;
+
+    friend void fork_prepare_all();
+    friend void fork_after_all(bool child);
+};
+
+u64 record_check(const Record& record, u64 offset);
+Header read_header(const std::string& directory);            // validated
+u32 live_members(const std::string& directory);              // also of a space that this process has open
+
+}  // namespace osf

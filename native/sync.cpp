@@ -1,0 +1,187 @@
+#include "sync.hpp"
+
+#include <algorithm>
+#include <climits>
+
+namespace osf {
+
+constexpr long TICK = 50'000'000;
+
+// Sleeps a tick at most, or until the deadline; false when that is over.
+static bool nap(const u32& word, u32 seen, u64 start, long timeout_ns) {
+    long wait = TICK;
+    if (timeout_ns >= 0) {
+        long left = timeout_ns - long(now_ns() - start);
+        if (left <= 0) return false;
+        wait = std::min(wait, left);
+    }
+    futex_wait(word, seen, wait);
+    return true;
+}
+
+static void break_barrier(Barrier& barrier) {
+    store(barrier.broken, 1u);
+    store(barrier.generation, load(barrier.generation) + 1);
+    lock_drop(barrier.lock);
+    futex_wake(barrier.generation, INT_MAX);
+}
+
+u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns) {
+    const u64 start = now_ns();
+    lock_take(barrier.lock, members);
+    if (load(barrier.broken)) {
+        lock_drop(barrier.lock);
+        throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
+    }
+    if (load(barrier.arrived) >= barrier.parties) store(barrier.arrived, 0u);  // the last arriver died between its two stores
+    u32 generation = load(barrier.generation), place = load(barrier.arrived);
+    store(barrier.ids[place], members.id());
+    store(barrier.arrived, place + 1);
+    step();
+    if (place + 1 == barrier.parties) {
+        store(barrier.generation, generation + 1);
+        step();
+        store(barrier.arrived, 0u);
+        lock_drop(barrier.lock);
+        futex_wake(barrier.generation, INT_MAX);
+        return 0;
+    }
+    lock_drop(barrier.lock);
+    for (;;) {
+        bool in_time = nap(barrier.generation, generation, start, timeout_ns);
+        lock_take(barrier.lock, members);
+        bool passed = load(barrier.generation) != generation;
+        if (passed) {
+            bool broken = load(barrier.broken);
+            lock_drop(barrier.lock);
+            if (broken) throw Error(Code::broken_barrier, "the barrier broke: a process died or gave up while waiting; reset() it");
+            return barrier.parties - 1 - place;
+        }
+        bool death = false;
+        for (u32 at = 0; at < load(barrier.arrived); at++) death |= !members.alive(load(barrier.ids[at]));
+        if (death || !in_time) {
+            break_barrier(barrier);
+            throw Error(Code::broken_barrier, death ? "the barrier broke: a process died while waiting; reset() it"
+                                                    : "the barrier broke: not all " + std::to_string(barrier.parties) +
+                                                          " parties came in time; reset() it");
+        }
+        lock_drop(barrier.lock);
+    }
+}
+
+void barrier_reset(Barrier& barrier, const Members& members) {
+    lock_take(barrier.lock, members);
+    store(barrier.arrived, 0u);
+    store(barrier.broken, 0u);
+    store(barrier.generation, load(barrier.generation) + 1);
+    lock_drop(barrier.lock);
+    futex_wake(barrier.generation, INT_MAX);
+}
+
+static Channel& channel_at(Space& space, const Held& held) { return *reinterpret_cast<Channel*>(space.bytes(held)); }
+static Slot& slot_at(Channel& channel, u64 number) {
+    return *reinterpret_cast<Slot*>(channel.slots + (number % channel.capacity) * channel.slot_bytes);
+}
+
+// An unnamed array under way is kept by a hidden name made of the channel and the slot: whoever is killed, the
+// next use of that slot replaces what it left.
+static std::string hidden_name(const Held& channel, u64 number, const Channel& of) {
+    return HIDDEN + std::to_string(channel.record) + "/" + std::to_string(number % of.capacity);
+}
+
+bool channel_send(Space& space, const Held& held, std::string_view bytes, const Held* array, long timeout_ns) {
+    Channel& channel = channel_at(space, held);
+    if (bytes.size() + sizeof(Slot) > channel.slot_bytes)
+        throw Error(Code::bad_input, "a message of " + std::to_string(bytes.size()) + " bytes does not fit this channel (at most " +
+                                         std::to_string(channel.slot_bytes - sizeof(Slot)) + "); put it as an array and send that");
+    const u64 start = now_ns();
+    for (;;) {
+        lock_take(channel.lock, space.members);
+        u64 tail = load(channel.tail);
+        if (tail - load(channel.head) < channel.capacity) {
+            Slot& slot = slot_at(channel, tail);
+            slot.length = u32(bytes.size());
+            slot.kind = 0;
+            slot.record = array ? array->record : 0;
+            try {
+                if (array && load(space.record(*array).state) == live) {
+                    slot.kind = 1;
+                } else if (array) {
+                    std::string name = hidden_name(held, tail, channel);
+                    space.remove(name);
+                    step();
+                    space.name(*array, name);
+                    slot.kind = 2;
+                }
+            } catch (...) {
+                lock_drop(channel.lock);
+                throw;
+            }
+            std::memcpy(slot.bytes, bytes.data(), bytes.size());
+            step();
+            store(channel.tail, tail + 1);
+            store(channel.items, load(channel.items) + 1);
+            step();
+            lock_drop(channel.lock);
+            futex_wake(channel.items, 1);
+            return true;
+        }
+        u32 room = load(channel.room);
+        lock_drop(channel.lock);
+        if (!nap(channel.room, room, start, timeout_ns)) return false;
+    }
+}
+
+bool channel_receive(Space& space, const Held& held, Message& message, long timeout_ns) {
+    Channel& channel = channel_at(space, held);
+    const u64 start = now_ns();
+    for (;;) {
+        lock_take(channel.lock, space.members);
+        u64 head = load(channel.head);
+        if (head == load(channel.tail)) {
+            u32 items = load(channel.items);
+            lock_drop(channel.lock);
+            if (!nap(channel.items, items, start, timeout_ns)) return false;
+            continue;
+        }
+        Slot& slot = slot_at(channel, head);
+        message.kind = slot.kind;
+        message.bytes.assign(slot.bytes, slot.length);
+        bool lost = false;
+        if (slot.kind) {
+            std::string name = slot.kind == 1 ? message.bytes : hidden_name(held, head, channel);
+            message.array = space.find(name);
+            step();
+            if (slot.kind == 2) {
+                if (message.array) space.remove(name);
+                else lost = true;  // it went with a receiver that was killed after taking it
+            } else if (message.array && message.array.record != slot.record) {
+                space.release(message.array);
+                message.array = {};
+            }
+        }
+        step();
+        store(channel.head, head + 1);
+        store(channel.room, load(channel.room) + 1);
+        step();
+        lock_drop(channel.lock);
+        futex_wake(channel.room, 1);
+        if (!lost) return true;
+    }
+}
+
+u64 channel_length(Space& space, const Held& held) {
+    Channel& channel = channel_at(space, held);
+    u64 head = load(channel.head);
+    return load(channel.tail) - head;
+}
+
+void channel_discard(Space& space, const Held& held) {
+    Channel& channel = channel_at(space, held);
+    lock_take(channel.lock, space.members);
+    for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));
+    store(channel.head, load(channel.tail));
+    lock_drop(channel.lock);
+}
+
+}  // namespace osf

@@ -1,0 +1,53 @@
+// Waiting for one another: barrier and channel, laid out in an array's bytes. (A lock is lock.hpp's Lock, a counter is
+// one word.) Each is guarded by a Lock and changed so that after every single store it is whole: a killed holder
+// leaves nothing to repair. Sleepers wake by themselves every TICK to see whether somebody died.
+#pragma once
+
+#include "space.hpp"
+
+namespace osf {
+
+enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter };
+
+struct Barrier {
+    Lock lock;
+    u32 generation, parties, arrived, broken;
+    u32 ids[];              // members that wait
+};
+
+// The order of arrival, counted down to 0 for the last. Throws broken_barrier if a waiter died, the time ran out
+// or the barrier is broken already.
+u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns);
+void barrier_reset(Barrier& barrier, const Members& members);
+inline u64 barrier_bytes(u32 parties) { return sizeof(Barrier) + 4ull * parties; }
+
+struct Channel {
+    Lock lock;
+    u32 items, room;        // change with every send, every receive: futex words
+    u32 capacity, slot_bytes;
+    u64 head, tail;         // received and sent so far; the slot of n is n % capacity
+    char slots[];
+};
+
+struct Slot {
+    u32 length, kind;       // kind: 0 bytes, 1 name of an array, 2 an unnamed array
+    u64 record;
+    char bytes[];
+};
+
+struct Message {
+    u32 kind = 0;
+    std::string bytes;
+    Held array;
+};
+
+inline u64 channel_bytes(u32 capacity, u32 slot_bytes) { return sizeof(Channel) + u64(capacity) * slot_bytes; }
+// False when the time is over. The array, if any, stays alive in the channel whoever lets go of it.
+bool channel_send(Space& space, const Held& channel, std::string_view bytes, const Held* array, long timeout_ns);
+bool channel_receive(Space& space, const Held& channel, Message& message, long timeout_ns);
+u64 channel_length(Space& space, const Held& channel);
+void channel_discard(Space& space, const Held& channel);  // frees unnamed arrays that are under way
+
+constexpr char HIDDEN = '\x01';  // first byte of names that users do not see
+
+}  // namespace osf
