@@ -210,7 +210,6 @@ void bind_space(nb::module_& m) {
              })
         .def("stats", stats)
         .def("check_usable", &Space::check_usable)
-        .def("mark_removed", &Space::mark_removed)
         .def_prop_ro("directory", [](const Space& space) { return space.directory(); })
         .def("time_lookups", time_lookups, "names"_a, "rounds"_a);
 
@@ -218,6 +217,7 @@ void bind_space(nb::module_& m) {
         Header header = read_header(directory);
         return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, std::string(header.boot_id), std::string(header.backing));
     });
+    m.def("mark_removed", mark_removed);
     m.def("live_members", live_members);
     m.def("set_recovery", [](bool on) { recovery = on; });
     m.attr("SMALLEST_RESERVE") = Layout::smallest_reserve();

@@ -80,6 +80,12 @@ Header read_header(const std::string& directory) {
     return header;
 }
 
+void mark_removed(const std::string& directory) {
+    File file(directory + "/control", O_RDWR);
+    u64 yes = 1;
+    if (pwrite(file.fd, &yes, sizeof yes, offsetof(Header, removed)) != sizeof yes) fail_os("marking the space as removed", errno);
+}
+
 u32 live_members(const std::string& directory) {
     std::unique_lock gate(join_gate());
     auto found = open_spaces().find(identity_of(directory));

@@ -94,7 +94,6 @@ public:
     void grow(u64 bytes);
     void collect();          // frees what nobody holds, dead processes' things included
     Audit audit();
-    void mark_removed() { store(header().removed, 1); }
     void check_usable() const {
         if (load(header().removed, std::memory_order_relaxed) || !members.joined()) refuse();
     }
@@ -156,6 +155,7 @@ private:
 
 u64 record_check(const Record& record, u64 offset);
 Header read_header(const std::string& directory);            // validated
+void mark_removed(const std::string& directory);              // every process that has it open will refuse calls
 u32 live_members(const std::string& directory);              // also of a space that this process has open
 
 }  // namespace osf

@@ -1,1 +1,18 @@
 """Openshelf: one memory address space for AI."""
+
+from openshelf.errors import OpenshelfError
+from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Where, spaces
+
+__all__ = [
+    "Array",
+    "Atomic",
+    "Barrier",
+    "Channel",
+    "Counter",
+    "Folder",
+    "Lock",
+    "OpenshelfError",
+    "Space",
+    "Where",
+    "spaces",
+]

@@ -1,0 +1,173 @@
+"""Where spaces are on this host: one private directory per user, one directory per space, one range of addresses each.
+
+The ranges are not written down anywhere but in the spaces' own headers; a lock on the directory's `.lock` file
+serialises who looks and adds. `OPENSHELF_DIR` names another directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import grp
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from openshelf import _core
+from openshelf.errors import BadInput, Corrupt, NoRoom, NotPermitted, OpenshelfError, UnknownName
+from openshelf.space._sizes import format_size
+
+FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
+LAST_BASE = 0x3000_0000_0000
+GRAIN = 128 << 30
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_SHM_ADVICE = "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory"
+
+
+class Header(NamedTuple):
+    name: str
+    base: int
+    reserve: int
+    created_ns: int
+    boot_id: str
+    backing: str
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def root(create: bool = False) -> Path:
+    """The directory of this user's spaces; refused if somebody else could have put it there."""
+    path = Path(os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.getuid()}")
+    if create:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700, parents=True)
+    if path.exists():
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise NotPermitted(
+                f"{path} must be a directory of user {os.getuid()} that nobody else can write (found owner {status.st_uid}, "
+                f"mode {stat.S_IMODE(status.st_mode):o}); remove it, or set OPENSHELF_DIR to a directory of yours"
+            )
+    return path
+
+
+@contextlib.contextmanager
+def registry() -> Iterator[Path]:
+    """The root, locked against other makers and removers of spaces."""
+    path = root(create=True)
+    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
+    finally:
+        os.close(handle)
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is not a name for a space; expected 1 to 64 letters, digits, '_', '-', '.'")
+    return name
+
+
+def names() -> list[str]:
+    path = root()
+    return sorted(p.name for p in path.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()) if path.exists() else []
+
+
+def find(name: str) -> Path:
+    """The directory of a space given by name, or by path for one that another user shares."""
+    path = Path(name) if "/" in name else root() / check_name(name)
+    if not path.is_dir():
+        near = difflib.get_close_matches(name, names(), 3)
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise UnknownName(f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them")
+    return path
+
+
+def header(path: Path) -> Header:
+    return Header(*_core.read_header(str(path)))
+
+
+def free_bases(path: Path, reserve: int) -> Iterator[int]:
+    """Bases that no space of this user has, lowest first."""
+    taken = []
+    for directory in path.iterdir():
+        with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
+            if directory.is_dir():
+                there = header(directory)
+                taken.append((there.base, there.base + there.reserve))
+    for base in range(FIRST_BASE, LAST_BASE - reserve + 1, GRAIN):
+        if all(base + reserve <= start or base >= end for start, end in taken):
+            yield base
+
+
+def clear_debris(path: Path) -> None:
+    """What a killed maker or remover left. Under the registry's lock."""
+    for directory in path.iterdir():
+        if directory.name.startswith((".new-", ".gone-")):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_room(path: Path, wanted: int) -> None:
+    status = os.statvfs(path)
+    free = status.f_bavail * status.f_frsize
+    if free < wanted:
+        raise NoRoom(
+            f"{path} has {format_size(free)} free, the space wants {format_size(wanted)}; ask for less dram, "
+            f"give another backing, or {_SHM_ADVICE}"
+        )
+
+
+def mount_of(path: Path) -> tuple[str, str]:
+    """File system type and options of where a path is."""
+    best, kind, options = "", "unknown", ""
+    resolved = str(path.resolve())
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, fs, flags = line.split()[:4]
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind, options = point, fs, flags
+    return kind, options
+
+
+def page_size_of(path: Path) -> int:
+    """The page size that a backing is made of."""
+    if str(path).startswith("/dev/dax"):
+        align = Path(f"/sys/bus/dax/devices/{path.name}/align")
+        return int(align.read_text()) if align.exists() else 2 << 20
+    where = path if path.exists() else path.parent
+    return os.statvfs(where).f_bsize if mount_of(where)[0] == "hugetlbfs" else 4096
+
+
+def share_with(group: str, directory: Path, files: list[Path]) -> None:
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise BadInput(f"there is no group {group!r} on this host") from error
+    try:
+        for path in [directory, *files]:
+            os.chown(path, -1, gid)
+    except PermissionError as error:
+        raise NotPermitted(f"user {os.getuid()} may not share with group {group!r}: not a member of it") from error
+    directory.chmod(0o2770)
+    directory.parent.chmod(0o711)  # others may pass through, not look
+
+
+def dispose(path: Path) -> None:
+    """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
+    backing = ""
+    with contextlib.suppress(Corrupt, OpenshelfError):
+        backing = header(path).backing
+    _core.mark_removed(str(path))
+    gone = path.parent / f".gone-{os.getpid()}-{path.name}"
+    path.rename(gone)
+    if backing.startswith("/") and not backing.startswith("/dev/dax"):
+        Path(backing).unlink(missing_ok=True)
+    shutil.rmtree(gone)
