@@ -26,6 +26,27 @@ static nb::tuple shape_tuple(const Pin& pin) {
     return nb::borrow<nb::tuple>(result);
 }
 
+// numpy's array type and its dtypes by number: made once by Python, used for every view.
+static nb::object* ndarray_type = nullptr;
+static std::vector<nb::object>* dtypes = nullptr;
+
+static void set_numpy(nb::object type, nb::list by_code) {
+    ndarray_type = new nb::object(type);
+    dtypes = new std::vector<nb::object>;
+    for (nb::handle dtype : by_code) dtypes->push_back(nb::borrow(dtype));
+}
+
+static nb::object numpy_view(nb::handle self) {
+    const Pin& pin = *nb::inst_ptr<Pin>(self);
+    u16 code = pin.record().dtype;
+    if (code >= dtypes->size() || (*dtypes)[code].is_none()) return nb::none();
+    nb::tuple shape = shape_tuple(pin);
+    PyObject* args[] = {nullptr, shape.ptr(), (*dtypes)[code].ptr(), self.ptr()};
+    PyObject* view = PyObject_Vectorcall(ndarray_type->ptr(), args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (!view) throw nb::python_error();
+    return nb::steal(view);
+}
+
 static Pin hand_out(const std::shared_ptr<Space>& space, Held held) {
     space->hand_out(held);
     return Pin(space, held);
@@ -161,6 +182,7 @@ void bind_space(nb::module_& m) {
         .def_prop_ro("dtype", [](const Pin& pin) { return pin.record().dtype; })
         .def_prop_ro("kind", [](const Pin& pin) { return pin.record().kind; })
         .def_prop_ro("descr", [](const Pin& pin) { return pin.space->descr_of(pin.held); })
+        .def("numpy", numpy_view)
         .def_prop_ro("shape", shape_tuple)
         .def_prop_ro("name", [](const Pin& pin) { return pin.space->name_of(pin.held); })
         .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); })
@@ -219,6 +241,7 @@ void bind_space(nb::module_& m) {
     });
     m.def("mark_removed", mark_removed);
     m.def("live_members", live_members);
+    m.def("set_numpy", set_numpy);
     m.def("set_recovery", [](bool on) { recovery = on; });
     m.attr("SMALLEST_RESERVE") = Layout::smallest_reserve();
     m.attr("VERSION") = VERSION;

@@ -10,7 +10,7 @@ import numpy as np
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, Mismatch
 from openshelf.space._atomic import Atomic
-from openshelf.space._dtypes import NUMPY_BY_CODE, ElementType, element_type, stored, to_numpy, to_torch, torch_module
+from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
 
 if TYPE_CHECKING:
     from openshelf.space._space import Folder
@@ -25,19 +25,12 @@ class Array:
     the array; nothing orders them but what you use for it (atomics, locks, publication).
     """
 
-    __slots__ = ("_element", "_folder", "_offset", "_pin", "_shape")
+    __slots__ = ("_folder", "_pin")
+    _offset = 0  # from the pinned array's first byte
 
     def __init__(self, pin: _core.Pin, folder: Folder | None = None) -> None:
         self._pin = pin
         self._folder = folder
-        self._offset = -1  # the whole of it; else a part, with _shape and _element
-        self._shape: tuple[int, ...] = ()
-        self._element: ElementType | None = None
-
-    def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
-        part = Array(self._pin, self._folder)
-        part._offset, part._shape, part._element = offset, shape, element
-        return part
 
     @property
     def name(self) -> str | None:
@@ -47,15 +40,15 @@ class Array:
     @property
     def address(self) -> int:
         """Where its first byte is: the same integer in every process."""
-        return self._pin.address + max(self._offset, 0)
+        return self._pin.address + self._offset
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._pin.shape if self._offset < 0 else self._shape
+        return self._pin.shape
 
     @property
     def element(self) -> ElementType:
-        return self._element if self._element is not None else stored(self._pin.dtype, self._pin.descr)
+        return stored(self._pin.dtype, self._pin.descr)
 
     @property
     def dtype(self) -> str:
@@ -64,7 +57,7 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        return self._pin.nbytes if self._offset < 0 else _count(self._shape) * self.element.itemsize
+        return self._pin.nbytes
 
     @property
     def tier(self) -> str:
@@ -82,18 +75,16 @@ class Array:
 
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view. Read-only if the space is open with mode="r". `dtype` reinterprets, as ndarray.view does."""
-        pin = self._pin
-        if self._offset < 0 and dtype is None:
-            known = NUMPY_BY_CODE.get(pin.dtype)
-            return np.ndarray(pin.shape, to_numpy(0, pin.descr) if known is None and pin.dtype == 0 else known or to_numpy(pin.dtype, ""), pin)
-        element = self.element
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, pin, max(self._offset, 0))
+            raw = np.ndarray(self.nbytes, np.uint8, self._pin, self._offset)
             wanted = np.dtype(dtype)
-            if wanted.itemsize == element.itemsize:
-                return raw.view(wanted).reshape(self.shape)
-            return raw.view(wanted)
-        return np.ndarray(self.shape, to_numpy(element.code, element.descr), pin, self._offset)
+            return raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
+        view = self._pin.numpy()  # None where the dtype is not one of the common ones
+        return self._typed_view() if view is None else view
+
+    def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
+        element = self.element
+        return np.ndarray(self.shape, to_numpy(element.code, element.descr), self._pin, self._offset)
 
     def torch(self) -> Any:
         """A zero-copy tensor. Torch knows no read-only memory: storing into one of a mode="r" space ends the process."""
@@ -102,7 +93,7 @@ class Array:
         torch = torch_module()
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
-        flat = torch.frombuffer(self._pin, dtype=dtype, count=_count(self.shape), offset=max(self._offset, 0))
+        flat = torch.frombuffer(self._pin, dtype=dtype, count=_count(self.shape), offset=self._offset)
         return flat.view(self.shape)
 
     def __getitem__(self, index: int | slice) -> Array:
@@ -111,16 +102,15 @@ class Array:
             raise Mismatch("an array without dimensions has no parts")
         element, length = self.element, self.shape[0]
         row = _count(self.shape[1:]) * element.itemsize
-        start = max(self._offset, 0)
         if isinstance(index, slice):
             first, last, step = index.indices(length)
             if step != 1:
                 raise Mismatch(f"a part must be contiguous, got step {step}; slice .numpy() for strided views")
-            return self._part(start + first * row, (max(0, last - first), *self.shape[1:]), element)
+            return _Part(self._pin, self._offset + first * row, (max(0, last - first), *self.shape[1:]), element)
         at = index + length if index < 0 else index
         if not 0 <= at < length:
             raise IndexError(f"row {index} is out of range for an array of {length} rows")
-        return self._part(start + at * row, self.shape[1:], element)
+        return _Part(self._pin, self._offset + at * row, self.shape[1:], element)
 
     def atomic(self, index: int = 0) -> Atomic:
         """The `index`-th element (in flat order) as an atomic word; the dtype must be a 4- or 8-byte integer."""
@@ -128,7 +118,7 @@ class Array:
         count = _count(self.shape)
         if not 0 <= index < count:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
-        return Atomic(self._pin, max(self._offset, 0) + index * element.itemsize, element.name)
+        return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
 
     def publish(self, *, replace: bool = False) -> Array:
         """Makes a draft findable under its name, whole, at once. Called by the end of a `with` block."""
@@ -150,6 +140,31 @@ class Array:
         return f"Array({label}, shape={self.shape}, dtype={self.dtype}, address={self.address:#x})"
 
 
+class _Part(Array):
+    """A contiguous part of an array, or a range of it with another type: the same pin, its own address."""
+
+    __slots__ = ("_element", "_offset", "_shape")
+
+    def __init__(self, pin: _core.Pin, offset: int, shape: tuple[int, ...], element: ElementType) -> None:
+        super().__init__(pin)
+        self._offset, self._shape, self._element = offset, shape, element
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def element(self) -> ElementType:
+        return self._element
+
+    @property
+    def nbytes(self) -> int:
+        return _count(self._shape) * self._element.itemsize
+
+    def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
+        return self._typed_view() if dtype is None else super().numpy(dtype)
+
+
 def _count(shape: tuple[int, ...]) -> int:
     total = 1
     for size in shape:
@@ -165,4 +180,4 @@ def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any)
         raise BadAddress(
             f"{size} bytes at {address:#x} reach beyond the array there, which ends at {pin.address + pin.nbytes:#x}"
         )
-    return Array(pin)._part(offset, shape, element)
+    return _Part(pin, offset, shape, element)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from openshelf import _core
 from openshelf.errors import MissingExtra, Mismatch
 
 # Numbers are part of the format in shared memory: append only.
@@ -21,7 +22,6 @@ _TORCH_ONLY = {
 }  # fmt: skip
 
 NUMPY_BY_CODE: dict[int, np.dtype[Any]] = {code: np.dtype(name) for code, name in _NUMPY.items()}
-_CODE_BY_NUMPY = {dtype: code for code, dtype in NUMPY_BY_CODE.items()}
 _CODE_BY_NAME = {name: code for code, (name, _) in _TORCH_ONLY.items()}
 
 
@@ -41,12 +41,17 @@ class ElementType:
         self.code, self.descr, self.itemsize, self.name = code, descr, itemsize, name
 
 
+_BY_CODE = {code: ElementType(code, "", dtype.itemsize, dtype.name) for code, dtype in NUMPY_BY_CODE.items()}
+_BY_CODE |= {code: ElementType(code, "", itemsize, name) for code, (name, itemsize) in _TORCH_ONLY.items()}
+_BY_NUMPY = {dtype: _BY_CODE[code] for code, dtype in NUMPY_BY_CODE.items()}
+_core.set_numpy(np.ndarray, [NUMPY_BY_CODE.get(code) for code in range(max(NUMPY_BY_CODE) + 1)])
+
+
 def element_type(dtype: Any) -> ElementType:
     """From anything numpy takes for a dtype, a torch.dtype, or a name such as 'bfloat16'."""
     name = str(dtype).removeprefix("torch.")
     if name in _CODE_BY_NAME:
-        code = _CODE_BY_NAME[name]
-        return ElementType(code, "", _TORCH_ONLY[code][1], name)
+        return _BY_CODE[_CODE_BY_NAME[name]]
     try:
         parsed = np.dtype(name if str(dtype).startswith("torch.") else dtype)
     except TypeError as error:
@@ -56,9 +61,9 @@ def element_type(dtype: Any) -> ElementType:
 
 
 def of_numpy(dtype: np.dtype[Any]) -> ElementType:
-    code = _CODE_BY_NUMPY.get(dtype)
-    if code is not None:
-        return ElementType(code, "", dtype.itemsize, dtype.name)
+    known = _BY_NUMPY.get(dtype)
+    if known is not None:
+        return known
     if dtype.hasobject:
         raise Mismatch(f"dtype {dtype} holds Python objects, which mean nothing in another process; use numbers or bytes")
     if dtype.itemsize == 0:
@@ -68,12 +73,8 @@ def of_numpy(dtype: np.dtype[Any]) -> ElementType:
 
 def stored(code: int, descr: str) -> ElementType:
     """The element type of a record."""
-    if code in NUMPY_BY_CODE:
-        return ElementType(code, "", NUMPY_BY_CODE[code].itemsize, NUMPY_BY_CODE[code].name)
-    if code in _TORCH_ONLY:
-        name, itemsize = _TORCH_ONLY[code]
-        return ElementType(code, "", itemsize, name)
-    return of_numpy(np.lib.format.descr_to_dtype(ast.literal_eval(descr)))
+    known = _BY_CODE.get(code)
+    return known if known is not None else of_numpy(np.lib.format.descr_to_dtype(ast.literal_eval(descr)))
 
 
 def to_numpy(code: int, descr: str) -> np.dtype[Any]:

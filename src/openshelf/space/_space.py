@@ -108,10 +108,11 @@ class Folder:
                 tensor.data_ptr(), nbytes, element.code, _ARRAY, list(tensor.shape), element.descr, full_name, replace
             )
             return Array(pin, self)
-        array = np.asarray(value, order="C")
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
         element = of_numpy(array.dtype)
-        source: Any = array if 0 < element.code <= 14 and array.flags.c_contiguous else array.ctypes.data
-        pin = self._core.put(source, array.nbytes, element.code, _ARRAY, list(array.shape), element.descr, full_name, replace)
+        # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
+        source: Any = array if element.code else array.ctypes.data
+        pin = self._core.put(source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace)
         return Array(pin, self)
 
     def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:

@@ -126,7 +126,7 @@ class Channel:
     def send(self, message: bytes | str | Array, timeout: float | None = None) -> bool:
         """Waits for room; False when `timeout` seconds are over."""
         if isinstance(message, Array):
-            if message._offset >= 0:
+            if message.address != message._pin.address or message.nbytes != message._pin.nbytes:
                 raise BadInput("send the whole array; a part has no life of its own")
             name = message.name
             return _core.channel_send(self._pin, (name or "").encode(), message._pin, _seconds(timeout))
