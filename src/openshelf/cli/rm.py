@@ -1,0 +1,34 @@
+"""openshelf rm: take a space away."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from openshelf.space import Space, spaces
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rm",
+        help="remove a space",
+        description="Removes a space and everything in it. Processes that have it open keep their views; other calls fail there.",
+    )
+    parser.add_argument("name", help="the space's name")
+    parser.add_argument("--force", action="store_true", help="even if processes have it open")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    members = next((space.get("members", 0) for space in spaces() if space["name"] == args.name), 0)
+    if members and not args.force:
+        message = f"{members} processes have the space {args.name!r} open; close it there, or --force"
+        print(json.dumps({"error": "InUse", "message": message})) if args.json else print(f"openshelf: {message}", file=sys.stderr)
+        return 1
+    Space.remove(args.name)
+    if args.json:
+        print(json.dumps({"removed": args.name}))
+    return 0

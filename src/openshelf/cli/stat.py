@@ -1,0 +1,55 @@
+"""openshelf stat: one space, its room, members and arrays."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from openshelf.space import Space, format_size
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stat", help="describe a space", description="Shows a space's room, members, pages and largest arrays."
+    )
+    parser.add_argument("name", help="the space's name, or the path of its directory")
+    parser.add_argument("--json", action="store_true", help="print JSON, with every array")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="show the N largest arrays (default 20)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    with Space.open(args.name) as space:
+        facts, entries = space.describe(), space.list()
+    if args.json:
+        print(json.dumps(facts | {"entries": [entry._asdict() for entry in entries]}))
+        return 0
+    console = Console()
+    table = Table("", show_header=False)
+    others = [m for m in facts["members"] if m["alive"]]
+    rows = {
+        "space": facts["name"],
+        "room": f"{format_size(facts['bytes'])}, {format_size(facts['free'])} free, longest run {format_size(facts['largest_free'])}",
+        "can grow to": format_size(facts["limit"]),
+        "arrays": f"{facts['arrays']} (metadata {format_size(facts['metadata_bytes'])})",
+        "addresses": f"{facts['base']:#x} + {format_size(facts['reserve'])}, data at {facts['data_address']:#x}",
+        "backing": f"{facts['backing']} ({facts['file_system']}, pages of {format_size(facts['page_size'])}, "
+        f"{format_size(facts['huge_bytes'])} in huge pages here)",
+        "members": ", ".join(f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in others),
+    }
+    for key, value in rows.items():
+        table.add_row(key, str(value))
+    console.print(table)
+    if entries:
+        arrays = Table("array", "dtype", "shape", "bytes", "address")
+        for entry in sorted(entries, key=lambda entry: -entry.nbytes)[: args.top]:
+            kind = entry.dtype if entry.kind == "array" else entry.kind
+            arrays.add_row(entry.name, kind, str(entry.shape), format_size(entry.nbytes), f"{entry.address:#x}")
+        console.print(arrays)
+        if len(entries) > args.top:
+            console.print(f"... and {len(entries) - args.top} more (--top, --json)")
+    return 0

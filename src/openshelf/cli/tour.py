@@ -1,0 +1,31 @@
+"""openshelf tour: what Openshelf does, shown and measured on this machine in a minute."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+
+from openshelf.show.tour import CHAPTERS
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tour", help="see it work, measured here", description="Runs each capability once on this machine and shows what happened."
+    )
+    parser.add_argument("--chapter", choices=list(CHAPTERS), help="only this one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console(stderr=args.json)
+    results: dict[str, Any] = {}
+    for name, chapter in CHAPTERS.items():
+        if args.chapter in (None, name):
+            results[name] = chapter(console)
+    if args.json:
+        print(json.dumps(results))
+    return 0

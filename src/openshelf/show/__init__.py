@@ -1,0 +1,1 @@
+"""What people look at: the tour's chapters, tables and pages."""
