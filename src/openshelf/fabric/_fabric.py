@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,8 @@ class Fabric(Checked):
             partial.write_text(self.yaml(), encoding="utf-8")
             os.replace(partial, target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink()
             raise BadInput(f"cannot write the fabric to {str(target)!r}: {error.strerror}") from error
 
     def yaml(self) -> str:

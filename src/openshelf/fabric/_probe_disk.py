@@ -22,10 +22,14 @@ from openshelf.fabric._probe_effort import MIB, Effort, measured
 _BLOCK_BYTES = MIB
 _LEAST_BYTES = 4096  # O_DIRECT wants whole device blocks: 512 or 4096
 _THREADS = 4
+_IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # newer kernels take O_DIRECT on tmpfs and ignore it
 
 
 def disk(effort: Effort, folder: Path) -> Place | str:
     """The place `disk`, or why it is left out."""
+    kind = _file_system(folder)
+    if kind in _IN_MEMORY:
+        return f"disk: {folder} is on {kind}, which is memory; give another --disk-dir"
     stat = os.statvfs(folder)
     free = stat.f_bavail * stat.f_frsize
     if free < 2 * effort.disk_bytes:
@@ -35,7 +39,7 @@ def disk(effort: Effort, folder: Path) -> Place | str:
         fd = _open_direct(folder)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            return f"disk: the file system of {folder} refuses O_DIRECT (tmpfs does); give another --disk-dir"
+            return f"disk: the file system of {folder} refuses O_DIRECT; give another --disk-dir"
         return f"disk: no temporary file can be made in {folder}: {error.strerror}"
     try:
         return _measure(fd, effort, free)
@@ -43,6 +47,18 @@ def disk(effort: Effort, folder: Path) -> Place | str:
         return f"disk: reading or writing in {folder} by O_DIRECT failed: {error.strerror}"
     finally:
         os.close(fd)
+
+
+def _file_system(folder: Path) -> str | None:
+    """The type of the file system that holds the folder, if the mount table tells."""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # id parent major:minor root mount-point options [optional fields] - type source options
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return None
 
 
 def _open_direct(folder: Path) -> int:

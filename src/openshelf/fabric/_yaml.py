@@ -200,6 +200,13 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(
     _OneLine, lambda dumper, value: dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=True)
 )
+# A line separator in plain or single-quoted text would be read back as a space.
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    ),
+)
 
 
 def _yaml_form(value: Any) -> Any:
