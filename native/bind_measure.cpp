@@ -25,7 +25,7 @@ void bind_measure(nb::module_& m) {
     using free_gil = nb::call_guard<nb::gil_scoped_release>;
 
     nb::class_<osf::Pages>(m, "Pages", "Touched anonymous memory with a wanted page size; freed with the object.")
-        .def(nb::init<std::size_t, std::size_t>(), "nbytes"_a, "page_bytes"_a = 4096, free_gil())
+        .def(nb::init<std::size_t, std::size_t>(), "nbytes"_a, "page_bytes"_a = 0, free_gil())
         .def_prop_ro("address", &address_of)
         .def_prop_ro("nbytes", &osf::Pages::nbytes)
         .def_prop_ro("huge_bytes", &osf::Pages::huge_bytes, "How much of it the kernel really gave as huge pages.");

@@ -14,7 +14,7 @@ namespace osf {
 
 constexpr std::size_t line_bytes = 64;
 
-// Anonymous memory with a wanted page size, touched once so that no kernel pays for first faults.
+// Anonymous memory with a wanted page size (2 MiB, or the system's own: 0), touched once so that no kernel pays for first faults.
 // The kernel may refuse huge pages silently: huge_bytes() says what was really given.
 class Pages {
   public:

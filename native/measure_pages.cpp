@@ -2,6 +2,7 @@
 #include "measure.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -18,8 +19,9 @@ constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
 Pages::Pages(std::size_t nbytes, std::size_t page_bytes) : nbytes_(nbytes) {
     if (nbytes == 0) throw std::invalid_argument("at least one byte is needed");
-    if (page_bytes != 4096 && page_bytes != huge_page_bytes)
-        throw std::invalid_argument("page_bytes is 4096 or 2097152");
+    const auto own_page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    if (page_bytes != 0 && page_bytes != own_page_bytes && page_bytes != huge_page_bytes)
+        throw std::invalid_argument("page_bytes must be 2097152, or the system's page size (0)");
     // One huge page more than asked for, so that the data can start on a 2 MiB boundary.
     mapping_bytes_ = nbytes + huge_page_bytes;
     mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

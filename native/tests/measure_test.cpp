@@ -43,7 +43,7 @@ static void sum_covers_every_word_and_the_tail() {
 
 static void a_chain_is_one_cycle_over_all_lines() {
     for (std::size_t lines : {2u, 3u, 1000u}) {
-        osf::Pages pages(lines * osf::line_bytes, 4096);
+        osf::Pages pages(lines * osf::line_bytes, 0);
         osf::chain_lines(pages.data(), pages.nbytes(), 7);
         std::set<const std::byte*> seen;
         const std::byte* at = pages.data();
@@ -77,7 +77,7 @@ static void random_loads_leave_the_range_as_it_was() {
 }
 
 static void load_is_zero_without_streamers_and_positive_with_one() {
-    osf::Pages chain(1 << 20, 4096), data(1 << 20, 4096);
+    osf::Pages chain(1 << 20, 0), data(1 << 20, 0);
     osf::chain_lines(chain.data(), chain.nbytes(), 1);
     const auto idle = osf::loaded_latency(chain.data(), 10'000, data.data(), data.nbytes(), 1, 0.0);
     CHECK(idle.load_bytes_per_s == 0.0 && idle.latency_s > 0.0);
@@ -87,7 +87,7 @@ static void load_is_zero_without_streamers_and_positive_with_one() {
 }
 
 static void pages_are_touched_and_tell_what_was_given() {
-    osf::Pages small(3 << 20, 4096), huge(4 << 20, 2 << 20);
+    osf::Pages small(3 << 20, 0), huge(4 << 20, 2 << 20);
     CHECK(small.huge_bytes() == 0);
     CHECK(huge.huge_bytes() <= huge.nbytes());
     CHECK(reinterpret_cast<std::uintptr_t>(huge.data()) % (2 << 20) == 0);

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import strategies as st
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import Fabric, Figure, Place, local_path, presets
@@ -134,7 +135,7 @@ MISTAKES = {
     ),
     "key that is a list": ("compute:", "[compute]: 1\ncompute:", "line 20, column 1: .*a list came"),
     "key given twice": ("    tier: dram", "    tier: dram\n    tier: cxl", "line 5, column 5: .*given twice"),
-    "place given twice": (
+    "link given twice": (
         "compute:",
         "  - {name: loop, from_place: dram, to_place: dram, protocol: message, "
         "bandwidth_bytes_per_s: {value: 1, source: assumed}}\ncompute:",
@@ -148,11 +149,6 @@ MISTAKES = {
     "dangling compute": ("place: dram\n", "place: hbm\n", "no place is named 'hbm'"),
     "memory loop": ("protocol: message", "protocol: memory", "line 18, column 15: .*need no link"),
     "falling load": ("load_bytes_per_s: 10", "load_bytes_per_s: 0", r"line 12, column 30: .*loads must rise"),
-    "no places": (
-        "name: small\n",
-        "name: small\nplaces: []\n",
-        "line 3, column 1: key 'places' is given twice",
-    ),
     "other format": (
         "name: small",
         "name: small\nformat: 2",
@@ -180,6 +176,22 @@ def test_all_mistakes_of_a_file_are_named_at_once_in_its_order() -> None:
         load(text)
     lines = str(error.value).splitlines()
     assert [int(line.split("line ")[1].split(",")[0]) for line in lines] == [3, 4, 8, 15, 17]
+
+
+def test_a_fabric_without_places_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"line 2, column 9: places: at least one is needed"):
+        load("name: x\nplaces: []")
+
+
+@given(st.integers(0, len(SMALL)), st.integers(0, 30), st.text(max_size=10))
+def test_any_damage_to_a_file_is_bad_input_or_harmless(start: int, length: int, new: str) -> None:
+    problem = "small.yaml, line"
+    try:
+        fabric = load(SMALL[:start] + new + SMALL[start + length :])
+        assert load(fabric.yaml()) == fabric
+    except BadInput as error:
+        problem = str(error)
+    assert problem.startswith("small.yaml, line")
 
 
 def test_a_file_with_very_many_mistakes_names_the_first_twenty() -> None:

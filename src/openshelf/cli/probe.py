@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if path is not None:
         fabric.save(path)
+        if args.json:
+            print(f"written to {path}", file=sys.stderr)
     if args.json:
         print(json.dumps(fabric.plain(), indent=2))
     else:

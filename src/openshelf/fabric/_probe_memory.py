@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from openshelf import _core
 from openshelf.fabric._model import Figure, LoadedLatency, LoadPoint, PageFigures, Place
 from openshelf.fabric._probe_effort import MIB, Effort, Progress, measured, rounded
 
-SMALL_PAGE, HUGE_PAGE = 4096, 2 * MIB
+SMALL_PAGE, HUGE_PAGE = mmap.PAGESIZE, 2 * MIB
 _MOST_STREAMERS = 16
+_MOST_ENLARGED = 4  # for a large cache a buffer grows up to this much: the time to measure grows with it
 
 
 def timed(call: Callable[[], object], repetitions: int) -> list[float]:
@@ -39,7 +41,13 @@ def dram(effort: Effort, threads: int, progress: Progress) -> tuple[Place, list[
     """The place `dram`, and what had to be left out of it."""
     left_out = []
     nbytes = _buffer_bytes(effort)
-    progress("4 KiB pages", 0.0)
+    cache = _last_level_cache_bytes()
+    if nbytes < 2 * cache:
+        left_out.append(
+            f"memory beyond the cache: the buffers are {nbytes} bytes, the last-level cache is {cache}; "
+            "the figures of dram are partly the cache's"
+        )
+    progress(f"{SMALL_PAGE // 1024} KiB pages", 0.0)
     first, second = _core.Pages(nbytes, SMALL_PAGE), _core.Pages(nbytes, SMALL_PAGE)
     small = _measure(first, second, SMALL_PAGE, effort, threads)
     progress("latency under load", 0.35)
@@ -126,17 +134,18 @@ def _curve(first: _core.Pages, second: _core.Pages, effort: Effort, threads: int
             points.append(LoadPoint(rounded(load), rounded(latency)))
     duties = ", ".join(f"{duty:g}" for duty in effort.duties)
     note = (
-        f"chase over {first.nbytes // MIB} MiB, 4 KiB pages, while {streamers} other thread(s) read for "
-        f"{duties} of the time, medians of 3"
+        f"chase over {first.nbytes // MIB} MiB, {SMALL_PAGE // 1024} KiB pages, "
+        f"while {streamers} other thread(s) read for {duties} of the time, medians of 3"
     )
     return LoadedLatency(tuple(points), "measured", note)
 
 
 def _buffer_bytes(effort: Effort) -> int:
-    """The effort's size or four times the last-level cache, but a tenth of free memory at most."""
+    """Four times the last-level cache or the effort's size, within a tenth of the memory to be had."""
     wanted = max(effort.buffer_bytes, 4 * _last_level_cache_bytes())
-    wanted = min(wanted, _meminfo().get("MemAvailable", wanted * 10) // 10)
-    return max(wanted // HUGE_PAGE, 1) * HUGE_PAGE
+    at_hand = min(_total_bytes()[0], _meminfo().get("MemAvailable", 1 << 62))
+    nbytes = min(wanted, _MOST_ENLARGED * effort.buffer_bytes, at_hand // 10)
+    return max(nbytes // HUGE_PAGE, 1) * HUGE_PAGE
 
 
 def _last_level_cache_bytes() -> int:
@@ -152,9 +161,11 @@ def _total_bytes() -> tuple[int, str]:
     """The machine's memory, or the container's limit if that is less."""
     total = _meminfo()["MemTotal"]
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        # Version 2 of control groups: one line, `0::/path`.
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+        limit = (Path("/sys/fs/cgroup") / group / "memory.max").read_text().strip()
     except OSError:
-        limit = "max"
+        limit = "max"  # none, version 1, or the root group
     if limit.isdigit() and int(limit) < total:
         return int(limit), "the limit of this control group"
     return total, "MemTotal"
