@@ -68,6 +68,27 @@ def test_a_small_transfer_takes_the_quick_way_and_a_large_one_the_wide_way() -> 
     assert fabric.cost(10_000, "a", "b").bottleneck == "wide link"
 
 
+def test_a_large_transfer_avoids_a_narrow_place_in_between() -> None:
+    fast, slow = figure(1e-9), figure(1.0)
+    fabric = Fabric(
+        "two stages",
+        (
+            simple_place("a", 1e9, 1e9, 1e-9),
+            simple_place("narrow", 10.0, 10.0, 1e-9),
+            simple_place("wide", 1e9, 1e9, 1e-9),
+            simple_place("b", 1e9, 1e9, 1e-9),
+        ),
+        (
+            Link("a-narrow", "a", "narrow", "memory", figure(1e9), latency_s=fast),
+            Link("narrow-b", "narrow", "b", "memory", figure(1e9), latency_s=fast),
+            Link("a-wide", "a", "wide", "memory", figure(1e9), latency_s=slow),
+            Link("wide-b", "wide", "b", "memory", figure(1e9), latency_s=slow),
+        ),
+    )
+    assert "narrow-b link" in [step.name for step in fabric.cost(1, "a", "b").steps]
+    assert "wide-b link" in [step.name for step in fabric.cost(1000, "a", "b").steps]
+
+
 def test_a_cost_is_as_trustworthy_as_its_worst_figure() -> None:
     def of(source: str) -> Place:
         kind = {"measured": Figure(1.0, "measured"), "published": Figure(1.0, "published")}[source]

@@ -171,11 +171,16 @@ def test_a_mistake_is_named_with_file_line_and_column(mistake: str) -> None:
 
 
 def test_all_mistakes_of_a_file_are_named_at_once_in_its_order() -> None:
-    text = SMALL.replace("tier:", "teir:").replace("1e-7", "-1", 1).replace("to_place: dram", "to: dram")
+    text = (
+        SMALL.replace("tier:", "teir:")
+        .replace("assumed", "guessed", 1)
+        .replace("1e-7", "-1", 1)
+        .replace("to_place: dram", "to: dram")
+    )
     with pytest.raises(BadInput) as error:
         load(text)
     lines = str(error.value).splitlines()
-    assert [int(line.split("line ")[1].split(",")[0]) for line in lines] == [3, 4, 8, 15, 17]
+    assert [int(line.split("line ")[1].split(",")[0]) for line in lines] == [4, 5, 8, 15, 17]
 
 
 def test_a_fabric_without_places_is_refused() -> None:

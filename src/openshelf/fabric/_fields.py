@@ -51,7 +51,7 @@ class Checked:
         hints = hints_of(type(self))
         found: list[Problem] = []
         for field in dataclasses.fields(self):
-            message = _wrong(getattr(self, field.name), hints[field.name], field.metadata)
+            message = wrong(getattr(self, field.name), hints[field.name], field.metadata)
             if message:
                 found.append(((field.name,), message))
         return found
@@ -84,13 +84,19 @@ def shown(path: Path) -> str:
     return text
 
 
+def near(word: str, names: Sequence[str]) -> list[str]:
+    """The names that a misspelt word may have meant, the likeliest first."""
+    return get_close_matches(word, names, n=3, cutoff=0.5)
+
+
 def nearest(word: str, names: Sequence[str]) -> str:
     """`; did you mean ...?`, or nothing if no name is near."""
-    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    close = near(word, names)
     return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
-def _wrong(value: object, hint: Any, rules: Any) -> str | None:
+def wrong(value: object, hint: Any, rules: Any) -> str | None:
+    """What is wrong with a field's value by its type and rules, or None."""
     hint, optional = without_none(hint)
     if value is None:
         return None if optional else "a value is needed, None came"

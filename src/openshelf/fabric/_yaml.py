@@ -14,7 +14,17 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 import yaml
 
 from openshelf.errors import BadInput
-from openshelf.fabric._fields import BadFields, Checked, Path, hints_of, nearest, shown, without_none
+from openshelf.fabric._fields import (
+    BadFields,
+    Checked,
+    Path,
+    hints_of,
+    near,
+    nearest,
+    shown,
+    without_none,
+    wrong,
+)
 
 T = TypeVar("T", bound=Checked)
 _NUMBER = re.compile(r"[-+]?\d+(?:_\d+)*(\.\d*)?([eE][-+]?\d+)?")
@@ -119,21 +129,29 @@ class _Reader:
             return self.note(node, path, f"expected a mapping with the keys {keys}; {_came(node)} came")
         before = len(self.problems)
         hints = hints_of(cls)
-        names = [field.name for field in dataclasses.fields(cls)]
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        names = list(fields)
+        meant: set[str] = set()  # keys that are not missing but misspelt
         nodes: dict[str, yaml.Node] = {}
         values: dict[str, Any] = {}
         for key, child in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name not in names:
                 self.note(key, path, _unknown_key(name, key, names, cls))
+                meant.update(near(name, names)[:1] if name else ())
             elif name in nodes:
                 first = nodes[name].start_mark.line + 1
                 self.note(key, path, f"key {name!r} is given twice, first in line {first}")
             else:
                 nodes[name] = child
                 values[name] = self.value(hints[name], child, (*path, name))
+                # Here and not only when the value is made, which a problem elsewhere in the mapping prevents.
+                if values[name] is not _FAILED and (
+                    message := wrong(values[name], hints[name], fields[name].metadata)
+                ):
+                    self.note(child, (*path, name), message)
         for name in _required(cls):
-            if name not in nodes:
+            if name not in nodes and name not in meant:
                 self.note(node, path, f"key {name!r} is missing from this {cls.__name__.lower()}")
         if len(self.problems) > before:
             return _FAILED
