@@ -1,6 +1,7 @@
 """Openshelf: one memory address space for AI."""
 
 from openshelf.errors import OpenshelfError
+from openshelf.fabric import Fabric
 from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Where, spaces
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Barrier",
     "Channel",
     "Counter",
+    "Fabric",
     "Folder",
     "Lock",
     "OpenshelfError",

@@ -1,0 +1,34 @@
+"""The `openshelf` command: one file per subcommand, each with add() and run()."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from openshelf.cli import ls, probe, rm, stat, tour
+from openshelf.errors import OpenshelfError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="openshelf",
+        description="One memory address space for AI: processes, hosts and tiers, read and written by load and store.",
+    )
+    parser.add_argument("--version", action="version", version=f"openshelf {version('openshelf')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in (ls, stat, rm, probe, tour):
+        command.add(commands)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except OpenshelfError as error:
+        if getattr(args, "json", False):
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        else:
+            print(f"openshelf: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
