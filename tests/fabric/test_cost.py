@@ -135,9 +135,7 @@ def test_more_bytes_never_cost_less(fabric: Fabric, one: int, other: int) -> Non
 
 
 @given(fabrics(), SIZES)
-def test_a_cost_is_the_sum_of_its_steps_latencies_and_its_bytes_over_the_narrowest(
-    fabric: Fabric, nbytes: int
-) -> None:
+def test_a_cost_is_the_sum_of_its_steps_latencies_and_its_bytes_over_the_narrowest(fabric: Fabric, nbytes: int) -> None:
     for cost in costs(fabric, nbytes):
         assert cost.seconds == cost.latency_s + cost.transfer_s
         narrowest = min(step.bandwidth_bytes_per_s for step in cost.steps)
@@ -219,9 +217,7 @@ def test_unknown_page_sizes_and_strides_are_refused() -> None:
 
 
 @given(fabrics(), SIZES, SIZES, st.none() | st.integers(1, 10**6))
-def test_loading_from_more_bytes_never_costs_less(
-    fabric: Fabric, one: int, other: int, stride: int | None
-) -> None:
+def test_loading_from_more_bytes_never_costs_less(fabric: Fabric, one: int, other: int, stride: int | None) -> None:
     less, more = sorted((one, other))
     for place in fabric.places:
         small, large = (fabric.access(nbytes, place.name, stride) for nbytes in (less, more))

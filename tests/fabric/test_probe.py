@@ -61,9 +61,7 @@ def test_a_probe_says_what_it_does_and_how_far_it_is(tmp_path: Path) -> None:
     assert {link.name for link in fabric.links} >= {"loopback"}
     assert fabric.compute[0].gemm[0].rate_flop_per_s.value > 0
     assert all(
-        figure.source == "measured"
-        for figure in vars(fabric.place("dram")).values()
-        if hasattr(figure, "source")
+        figure.source == "measured" for figure in vars(fabric.place("dram")).values() if hasattr(figure, "source")
     )
 
 

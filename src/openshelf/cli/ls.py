@@ -14,7 +14,9 @@ from openshelf.space import spaces
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("ls", help="list the spaces of this user", description="Lists the spaces of this user on this host.")
+    parser = commands.add_parser(
+        "ls", help="list the spaces of this user", description="Lists the spaces of this user on this host."
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -39,8 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--output",
         metavar="PATH",
-        help="YAML file to write, or - to print it "
-        "(default: openshelf/local.yaml in $XDG_CONFIG_HOME or ~/.config)",
+        help="YAML file to write, or - to print it (default: openshelf/local.yaml in $XDG_CONFIG_HOME or ~/.config)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
     parser.add_argument("--quick", action="store_true", help="under 15 seconds, with noisier figures")
@@ -50,9 +49,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         default=".",
         help="folder on the disk to measure, in a temporary file (default: the current one)",
     )
-    parser.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of the file and measure nothing"
-    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of the file and measure nothing")
     parser.set_defaults(run=run)
 
 
@@ -108,9 +105,7 @@ def _show(fabric: Fabric, closing: str) -> None:
     for place in fabric.places:
         for point in place.loaded_latency.points if place.loaded_latency else ():
             load = _readable(point.load_bytes_per_s, "load_bytes_per_s")
-            table.add_row(
-                place.name, f"latency while others read {load}", _readable(point.latency_s, "latency_s")
-            )
+            table.add_row(place.name, f"latency while others read {load}", _readable(point.latency_s, "latency_s"))
     console = Console()
     console.print(table)
     for text in fabric.left_out:

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "rm",
         help="remove a space",
-        description="Removes a space and everything in it. Processes that have it open keep their views; other calls fail there.",
+        description="Removes a space with everything in it. Processes that have it open keep only their views.",
     )
     parser.add_argument("name", help="the space's name")
     parser.add_argument("--force", action="store_true", help="even if processes have it open")
@@ -26,7 +26,9 @@ def run(args: argparse.Namespace) -> int:
     members = next((space.get("members", 0) for space in spaces() if space["name"] == args.name), 0)
     if members and not args.force:
         message = f"{members} processes have the space {args.name!r} open; close it there, or --force"
-        print(json.dumps({"error": "InUse", "message": message})) if args.json else print(f"openshelf: {message}", file=sys.stderr)
+        print(json.dumps({"error": "InUse", "message": message})) if args.json else print(
+            f"openshelf: {message}", file=sys.stderr
+        )
         return 1
     Space.remove(args.name)
     if args.json:

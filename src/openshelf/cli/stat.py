@@ -14,7 +14,9 @@ from openshelf.space import Space, format_size
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "stat", help="describe a space", description="Shows a space's room, members, pages and largest arrays."
+        "stat",
+        help="describe a space",
+        description="Shows a space's room, members, pages and largest arrays.",
     )
     parser.add_argument("name", help="the space's name, or the path of its directory")
     parser.add_argument("--json", action="store_true", help="print JSON, with every array")
@@ -33,13 +35,16 @@ def run(args: argparse.Namespace) -> int:
     others = [m for m in facts["members"] if m["alive"]]
     rows = {
         "space": facts["name"],
-        "room": f"{format_size(facts['bytes'])}, {format_size(facts['free'])} free, longest run {format_size(facts['largest_free'])}",
+        "room": f"{format_size(facts['bytes'])}, {format_size(facts['free'])} free, "
+        f"longest run {format_size(facts['largest_free'])}",
         "can grow to": format_size(facts["limit"]),
         "arrays": f"{facts['arrays']} (metadata {format_size(facts['metadata_bytes'])})",
         "addresses": f"{facts['base']:#x} + {format_size(facts['reserve'])}, data at {facts['data_address']:#x}",
         "backing": f"{facts['backing']} ({facts['file_system']}, pages of {format_size(facts['page_size'])}, "
         f"{format_size(facts['huge_bytes'])} in huge pages here)",
-        "members": ", ".join(f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in others),
+        "members": ", ".join(
+            f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in others
+        ),
     }
     for key, value in rows.items():
         table.add_row(key, str(value))

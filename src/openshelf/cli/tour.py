@@ -13,7 +13,9 @@ from openshelf.show.tour import CHAPTERS
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "tour", help="see it work, measured here", description="Runs each capability once on this machine and shows what happened."
+        "tour",
+        help="see it work, measured here",
+        description="Runs each capability once on this machine and shows what happened.",
     )
     parser.add_argument("--chapter", choices=list(CHAPTERS), help="only this one")
     parser.add_argument("--json", action="store_true", help="print JSON")

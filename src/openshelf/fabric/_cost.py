@@ -64,9 +64,7 @@ def transfer(
         # Within a place bytes are copied; only who asks for messages goes through a link from it to itself.
         loops = [_link_step(link, True) for link in links if link.from_place == link.to_place == source.name]
         ends = _end_step(source, "read"), _end_step(source, "write")
-        ways = (
-            [[ends[0], loop, ends[1]] for loop in loops] if protocol == "message" else [[_copy_step(source)]]
-        )
+        ways = [[ends[0], loop, ends[1]] for loop in loops] if protocol == "message" else [[_copy_step(source)]]
     else:
         ways = _ways(source, target, {place.name: place for place in places}, links)
     if not ways:
@@ -79,9 +77,7 @@ def transfer(
     return min((_sum(nbytes, way) for way in ways), key=lambda cost: cost.seconds)
 
 
-def access(
-    nbytes: int, place: Place, stride: int | None, page_bytes: int | None, load_bytes_per_s: float
-) -> Cost:
+def access(nbytes: int, place: Place, stride: int | None, page_bytes: int | None, load_bytes_per_s: float) -> Cost:
     """See `Fabric.access`."""
     require_size(nbytes)
     if stride is not None and stride < 1:
@@ -129,9 +125,7 @@ def _sum(nbytes: int, steps: Sequence[Step]) -> Cost:
 
 def _step(name: str, latency: Figure | None, bandwidth: float, *figures: Figure) -> Step:
     used = [*figures, latency] if latency else [*figures]
-    return Step(
-        name, latency.value if latency else 0.0, bandwidth, weakest([figure.source for figure in used])
-    )
+    return Step(name, latency.value if latency else 0.0, bandwidth, weakest([figure.source for figure in used]))
 
 
 def _end_step(place: Place, what: str) -> Step:
@@ -142,9 +136,7 @@ def _end_step(place: Place, what: str) -> Step:
 def _through_step(place: Place) -> Step:
     """Staged in a place: every byte is written there and read again."""
     read, write = place.read_bandwidth_bytes_per_s, place.write_bandwidth_bytes_per_s
-    return _step(
-        f"{place.name} write and read", place.latency_s, 1 / (1 / read.value + 1 / write.value), read, write
-    )
+    return _step(f"{place.name} write and read", place.latency_s, 1 / (1 / read.value + 1 / write.value), read, write)
 
 
 def _copy_step(place: Place) -> Step:

@@ -80,9 +80,7 @@ class Fabric(Checked):
             if place.name == name:
                 return place
         names = [place.name for place in self.places]
-        raise UnknownName(
-            f"no place {name!r} in fabric {self.name!r}; it has {', '.join(names)}{nearest(name, names)}"
-        )
+        raise UnknownName(f"no place {name!r} in fabric {self.name!r}; it has {', '.join(names)}{nearest(name, names)}")
 
     def cost(self, nbytes: int, source: str, target: str, *, protocol: Protocol | None = None) -> Cost:
         """What moving `nbytes` from one place to another costs, by the way that is fastest for that size.
@@ -92,9 +90,7 @@ class Fabric(Checked):
         both written and read. From a place to itself it is a copy there. `protocol` restricts the links:
         `message` from a place to itself is the loopback. Contention with other transfers is not in it.
         """
-        return _cost.transfer(
-            nbytes, self.place(source), self.place(target), self.places, self.links, protocol
-        )
+        return _cost.transfer(nbytes, self.place(source), self.place(target), self.places, self.links, protocol)
 
     def access(
         self,
@@ -128,23 +124,17 @@ class Fabric(Checked):
         if found:
             return found
         if self.format != FORMAT:
-            found.append(
-                (("format",), f"expected format {FORMAT}, {self.format} came: made by another version")
-            )
+            found.append((("format",), f"expected format {FORMAT}, {self.format} came: made by another version"))
         for kind, things in (("places", self.places), ("links", self.links), ("compute", self.compute)):
             found += _twice(kind, [thing.name for thing in things])
         names = [place.name for place in self.places]
         used = [
-            (("links", i, end), getattr(k, end))
-            for i, k in enumerate(self.links)
-            for end in ("from_place", "to_place")
+            (("links", i, end), getattr(k, end)) for i, k in enumerate(self.links) for end in ("from_place", "to_place")
         ]
         used += [(("compute", i, "place"), compute.place) for i, compute in enumerate(self.compute)]
         for where, name in used:
             if name not in names:
-                message = (
-                    f"no place is named {name!r}; expected one of {', '.join(names)}{nearest(name, names)}"
-                )
+                message = f"no place is named {name!r}; expected one of {', '.join(names)}{nearest(name, names)}"
                 found.append((where, message))
         return found
 

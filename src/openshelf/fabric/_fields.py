@@ -31,9 +31,7 @@ class BadFields(BadInput):
 
     def __init__(self, problems: Sequence[Problem], what: str = "value") -> None:
         self.problems = list(problems)
-        lines = "".join(
-            f"\n  {shown(path)}: {message}" if path else f"\n  {message}" for path, message in problems
-        )
+        lines = "".join(f"\n  {shown(path)}: {message}" if path else f"\n  {message}" for path, message in problems)
         super().__init__(f"not a valid {what}:{lines}")
 
 

@@ -42,9 +42,7 @@ def find(name: str | os.PathLike[str]) -> Path:
     text = os.fspath(name)
     if not isinstance(name, str) or "/" in text or text.endswith((".yaml", ".yml")):
         if not os.path.exists(text):
-            raise UnknownName(
-                f"there is no fabric file {text!r}; `openshelf probe --output {text}` would write one"
-            )
+            raise UnknownName(f"there is no fabric file {text!r}; `openshelf probe --output {text}` would write one")
         return Path(text)
     if text in presets():
         return PRESETS / f"{text}.yaml"

@@ -99,9 +99,7 @@ class Place(Checked):
             for i, pages in enumerate(self.other_pages):
                 if pages.page_bytes in seen:
                     where = ("other_pages", i, "page_bytes")
-                    found.append(
-                        (where, f"page size {pages.page_bytes} is given twice in place {self.name!r}")
-                    )
+                    found.append((where, f"page size {pages.page_bytes} is given twice in place {self.name!r}"))
                 seen.add(pages.page_bytes)
         return found
 

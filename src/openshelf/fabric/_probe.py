@@ -49,9 +49,7 @@ def probe(
     """
     folder = Path(disk_dir)
     if not folder.is_dir():
-        raise BadInput(
-            f"disk_dir is {str(folder)!r}, which is not a folder; expected one on the disk to measure"
-        )
+        raise BadInput(f"disk_dir is {str(folder)!r}, which is not a folder; expected one on the disk to measure")
     found = _Found(effort, folder, len(os.sched_getaffinity(0)))
     # What is shown, its share of the time in a typical run, and the step.
     steps: list[tuple[str, float, Callable[[_Found, Progress], None]]] = [
@@ -64,9 +62,7 @@ def probe(
     for what, part, step in steps:
         progress(what, done)
 
-        def inside(
-            detail: str, share: float, what: str = what, part: float = part, done: float = done
-        ) -> None:
+        def inside(detail: str, share: float, what: str = what, part: float = part, done: float = done) -> None:
             progress(f"{what}: {detail}", done + part * share)
 
         step(found, inside)

@@ -75,9 +75,7 @@ def _measure(fd: int, effort: Effort, free: int) -> Place:
     blocks = effort.disk_bytes // _BLOCK_BYTES
     size = f"{effort.disk_bytes // MIB} MiB in 1 MiB blocks, {_THREADS} threads, O_DIRECT"
 
-    def bandwidth(
-        transfer: Callable[[int, mmap.mmap, int], int], after: Callable[[int], None], note: str
-    ) -> Figure:
+    def bandwidth(transfer: Callable[[int, mmap.mmap, int], int], after: Callable[[int], None], note: str) -> Figure:
         rates = []
         for _ in range(effort.disk_passes):
             start = time.perf_counter()
@@ -90,9 +88,7 @@ def _measure(fd: int, effort: Effort, free: int) -> Place:
     _all_blocks(fd, blocks, _write)
     write = bandwidth(_write, os.fdatasync, "fdatasync included")
     read = bandwidth(_read, lambda _: None, "after a write of the same blocks")
-    latency = measured(
-        _single_reads(fd, effort), f"one 4 KiB read at a time, O_DIRECT, median of {effort.disk_reads}"
-    )
+    latency = measured(_single_reads(fd, effort), f"one 4 KiB read at a time, O_DIRECT, median of {effort.disk_reads}")
     return Place(
         name="disk",
         tier="flash",

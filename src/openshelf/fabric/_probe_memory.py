@@ -89,16 +89,12 @@ def _huge(nbytes: int, effort: Effort, threads: int) -> PageFigures | str:
     return PageFigures(HUGE_PAGE, huge.read, huge.write, huge.latency, huge.copy, huge.parallel)
 
 
-def _measure(
-    first: _core.Pages, second: _core.Pages, page_bytes: int, effort: Effort, threads: int
-) -> _Pages:
+def _measure(first: _core.Pages, second: _core.Pages, page_bytes: int, effort: Effort, threads: int) -> _Pages:
     size = f"{first.nbytes // MIB} MiB, {page_bytes // 1024} KiB pages"
 
     def bandwidth(what: str, times: Callable[[int], list[float]]) -> Figure:
         alone = measured([first.nbytes / seconds for seconds in times(1)], "").value
-        note = (
-            f"{what} of {size}, {threads} threads, median of {effort.passes}; one thread {alone:.4g} bytes/s"
-        )
+        note = f"{what} of {size}, {threads} threads, median of {effort.passes}; one thread {alone:.4g} bytes/s"
         return measured([first.nbytes / seconds for seconds in times(threads)], note)
 
     a, b, nbytes, passes = first.address, second.address, first.nbytes, effort.passes

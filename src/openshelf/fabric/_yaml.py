@@ -45,14 +45,10 @@ def parse(cls: type[T], text: str | bytes, file: str) -> T:
     except yaml.reader.ReaderError as error:
         raise BadInput(f"{file}{_where_in(text, error.position)}: not YAML: {error.reason}") from None
     except RecursionError:
-        raise BadInput(
-            f"{file}: not a {cls.__name__.lower()}: lists or mappings are nested too deeply"
-        ) from None
+        raise BadInput(f"{file}: not a {cls.__name__.lower()}: lists or mappings are nested too deeply") from None
     if node is None:
         keys = ", ".join(_required(cls))
-        raise BadInput(
-            f"{file}, line 1, column 1: the file is empty; expected a mapping with the keys {keys}"
-        )
+        raise BadInput(f"{file}, line 1, column 1: the file is empty; expected a mapping with the keys {keys}")
     reader = _Reader()
     value = reader.value(cls, node, ())
     if reader.problems:
@@ -146,9 +142,7 @@ class _Reader:
                 nodes[name] = child
                 values[name] = self.value(hints[name], child, (*path, name))
                 # Here and not only when the value is made, which a problem elsewhere in the mapping prevents.
-                if values[name] is not _FAILED and (
-                    message := wrong(values[name], hints[name], fields[name].metadata)
-                ):
+                if values[name] is not _FAILED and (message := wrong(values[name], hints[name], fields[name].metadata)):
                     self.note(child, (*path, name), message)
         for name in _required(cls):
             if name not in nodes and name not in meant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -74,20 +74,22 @@ class Array:
         return self.shape[0]
 
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """A zero-copy view. Read-only if the space is open with mode="r". `dtype` reinterprets, as ndarray.view does."""
+        """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, self._pin, self._offset)
+            raw = np.ndarray(self.nbytes, np.uint8, cast(Any, self._pin), self._offset)
             wanted = np.dtype(dtype)
-            return raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
+            return (
+                raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
+            )
         view = self._pin.numpy()  # None where the dtype is not one of the common ones
         return self._typed_view() if view is None else view
 
     def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
         element = self.element
-        return np.ndarray(self.shape, to_numpy(element.code, element.descr), self._pin, self._offset)
+        return np.ndarray(self.shape, to_numpy(element.code, element.descr), cast(Any, self._pin), self._offset)
 
     def torch(self) -> Any:
-        """A zero-copy tensor. Torch knows no read-only memory: storing into one of a mode="r" space ends the process."""
+        """A zero-copy tensor. Torch knows no read-only memory: a store into a mode="r" space ends the process."""
         element = self.element
         dtype = to_torch(element.code, element.name)
         torch = torch_module()
@@ -124,13 +126,15 @@ class Array:
         """Makes a draft findable under its name, whole, at once. Called by the end of a `with` block."""
         if self._folder is None:
             raise BadInput("only an array made by new() can be published")
-        self._folder._core.publish(self._pin, replace)
+        self._folder._native.publish(self._pin, replace)
         return self
 
     def __enter__(self) -> Array:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # After an exception the draft is not published; its memory goes with the last view of it.
         if kind is None and self._pin.state == _DRAFT:
             self.publish()

@@ -51,7 +51,9 @@ class Atomic:
         """Sleeps while the (4-byte) word is `expected`; False when `timeout` seconds are over. Ctrl-C is heard."""
         if not self._suffix.endswith("4"):
             raise Mismatch("wait and wake need a 4-byte word (futexes are 32-bit)")
-        return _core.wait_word(self._pin, self._offset, self._check(expected) & 0xFFFFFFFF, -1.0 if timeout is None else timeout)
+        return _core.wait_word(
+            self._pin, self._offset, self._check(expected) & 0xFFFFFFFF, -1.0 if timeout is None else timeout
+        )
 
     def wake(self, count: int = 2**31 - 1) -> int:
         """Wakes up to `count` waiters and returns how many."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from openshelf import _core
-from openshelf.errors import MissingExtra, Mismatch
+from openshelf.errors import Mismatch, MissingExtra
 
 # Numbers are part of the format in shared memory: append only.
 _NUMPY = {
@@ -65,7 +65,9 @@ def of_numpy(dtype: np.dtype[Any]) -> ElementType:
     if known is not None:
         return known
     if dtype.hasobject:
-        raise Mismatch(f"dtype {dtype} holds Python objects, which mean nothing in another process; use numbers or bytes")
+        raise Mismatch(
+            f"dtype {dtype} holds Python objects, which mean nothing in another process; use numbers or bytes"
+        )
     if dtype.itemsize == 0:
         raise Mismatch(f"dtype {dtype} has no size; give one, as in 'S16' or 'U8'")
     return ElementType(0, repr(np.lib.format.dtype_to_descr(dtype)), dtype.itemsize, str(dtype))

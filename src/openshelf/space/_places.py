@@ -52,8 +52,8 @@ def root(create: bool = False) -> Path:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise NotPermitted(
-                f"{path} must be a directory of user {os.getuid()} that nobody else can write (found owner {status.st_uid}, "
-                f"mode {stat.S_IMODE(status.st_mode):o}); remove it, or set OPENSHELF_DIR to a directory of yours"
+                f"{path} must be a directory of user {os.getuid()} that nobody else can write (found owner "
+                f"{status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); remove it, or set OPENSHELF_DIR to yours"
             )
     return path
 
@@ -87,7 +87,9 @@ def find(name: str) -> Path:
     if not path.is_dir():
         near = difflib.get_close_matches(name, names(), 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        raise UnknownName(f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them")
+        raise UnknownName(
+            f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them"
+        )
     return path
 
 

@@ -55,14 +55,14 @@ class Folder:
         self._find = core.find
 
     @property
-    def _core(self) -> _core.Core:
+    def _native(self) -> _core.Core:
         if self._handle is None:
             raise Closed("this Space was closed; open it again")
         return self._handle
 
     def folder(self, name: str) -> Folder:
         """The folder below this one; it need not hold anything yet."""
-        return Folder(self._core, f"{self._prefix}{name.strip('/')}/")
+        return Folder(self._native, f"{self._prefix}{name.strip('/')}/")
 
     def folders(self) -> list[str]:
         """Names of the folders directly in this one."""
@@ -76,8 +76,10 @@ class Folder:
         Without a name: an array that lives as long as some process holds it. NameTaken if the name exists, now
         or at publication.
         """
-        if name is not None and self._core.contains(self._prefix + name):
-            raise NameTaken(f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it")
+        if name is not None and self._native.contains(self._prefix + name):
+            raise NameTaken(
+                f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it"
+            )
         return self._make(name, shape, element_type(dtype))
 
     def zeros(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
@@ -104,15 +106,24 @@ class Folder:
             tensor = value.detach().cpu().contiguous()
             element = element_type(tensor.dtype)
             nbytes = tensor.numel() * element.itemsize
-            pin = self._core.put(
-                tensor.data_ptr(), nbytes, element.code, _ARRAY, list(tensor.shape), element.descr, full_name, replace
+            pin = self._native.put(
+                tensor.data_ptr(),
+                nbytes,
+                element.code,
+                _ARRAY,
+                list(tensor.shape),
+                element.descr,
+                full_name,
+                replace,
             )
             return Array(pin, self)
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         element = of_numpy(array.dtype)
         # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
         source: Any = array if element.code else array.ctypes.data
-        pin = self._core.put(source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace)
+        pin = self._native.put(
+            source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace
+        )
         return Array(pin, self)
 
     def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
@@ -125,7 +136,7 @@ class Folder:
         if nbytes >= 1 << 62:
             raise Mismatch(f"shape {tuple(sizes)} of {element.name} has more bytes than there are addresses")
         full_name = "" if name is None else _full_name(self._prefix, name)
-        return Array(self._core.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
+        return Array(self._native.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
 
     # Finding
 
@@ -137,15 +148,15 @@ class Folder:
 
     def get(self, name: str, default: Array | None = None) -> Array | None:
         """The array, or `default` if there is none of that name."""
-        pin = self._core.find(self._prefix + name)
+        pin = self._native.find(self._prefix + name)
         return default if pin is None else Array(pin, self)
 
     def __contains__(self, name: str) -> bool:
-        return self._core.contains(self._prefix + name)
+        return self._native.contains(self._prefix + name)
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Everything here whose name begins with `prefix`, sorted, with sizes. Not a snapshot while others write."""
-        found = self._core.list(self._prefix + prefix)
+        found = self._native.list(self._prefix + prefix)
         return [
             Entry(name[len(self._prefix) :], nbytes, shape, stored(dtype, descr).name, address, _KINDS[kind])
             for name, nbytes, address, dtype, kind, shape, descr in found
@@ -159,7 +170,7 @@ class Folder:
         return len(self.list())
 
     def _unknown(self, name: str) -> UnknownName:
-        known = list(self) if self._core.stats()["arrays"] <= 50_000 else []
+        known = list(self) if self._native.stats()["arrays"] <= 50_000 else []
         near = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         return UnknownName(f"there is no array {self._prefix + name!r}{hint}")
@@ -168,16 +179,16 @@ class Folder:
 
     def delete(self, name: str) -> None:
         """Takes the name away at once; the memory goes when the last view in any process does."""
-        pin = self._core.find(self._prefix + name)
+        pin = self._native.find(self._prefix + name)
         if pin is not None and pin.kind == _CHANNEL:
             _core.channel_discard(pin)
-        if not self._core.remove(self._prefix + name):
+        if not self._native.remove(self._prefix + name):
             raise self._unknown(name)
 
     def rename(self, name: str, to: str) -> None:
         """Gives an array another name in this folder: at every moment it has exactly one of the two."""
         try:
-            self._core.rename(self._prefix + name, _full_name(self._prefix, to))
+            self._native.rename(self._prefix + name, _full_name(self._prefix, to))
         except UnknownName:
             raise self._unknown(name) from None
 
@@ -200,13 +211,15 @@ class Folder:
     def channel(self, name: str, capacity: int = 64, message_bytes: int = 256) -> Channel:
         """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
         if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
-            raise BadInput(f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}")
+            raise BadInput(
+                f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
+            )
         total, slot = _core.channel_bytes(capacity, message_bytes)
         return Channel(self._shared(name, _CHANNEL, total, lambda new: _core.channel_init(new, capacity, slot)), self)
 
     def _shared(self, name: str, kind: int, nbytes: int, prepare: Any = None) -> _core.Pin:
         for _ in range(1000):  # made and deleted by others meanwhile, again and again
-            pin = self._core.find(self._prefix + name)
+            pin = self._native.find(self._prefix + name)
             if pin is None:
                 draft = self._make(name, -(-nbytes // 8), _WORDS, kind)
                 if prepare is not None:
@@ -223,7 +236,9 @@ class Folder:
 
 def _full_name(prefix: str, name: str) -> str:
     if not name or name[0] < " ":
-        raise BadInput(f"{name!r} is not a name for an array; expected text that does not begin with a control character")
+        raise BadInput(
+            f"{name!r} is not a name for an array; expected text that does not begin with a control character"
+        )
     return prefix + name
 
 
@@ -284,21 +299,21 @@ class Space(Folder):
 
     @property
     def name(self) -> str:
-        return str(self._core.stats()["name"])
+        return str(self._native.stats()["name"])
 
     def at(self, address: int, shape: Any, dtype: Any) -> Array:
         """The typed range at a raw address, which some process passed on; holds the array that it lies in."""
         sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(size) for size in shape)
-        return typed_part(self._core.at(address), address, sizes, dtype)
+        return typed_part(self._native.at(address), address, sizes, dtype)
 
     def where(self, address: int) -> Where:
         """What an address of this space means."""
-        stats = self._core.stats()
+        stats = self._native.stats()
         offset = address - int(stats["data_address"])
         if not 0 <= offset < int(stats["bytes"]):
-            self._core.at(address)  # raises, and says where the space is
+            self._native.at(address)  # raises, and says where the space is
         try:
-            name = Array(self._core.at(address)).name
+            name = Array(self._native.at(address)).name
         except ValueError:  # BadAddress: inside, but nothing is there
             name = None
         return Where(0, offset, "dram", socket.gethostname(), name)
@@ -306,18 +321,18 @@ class Space(Folder):
     def grow(self, more: str | int) -> None:
         """Adds room, while others use the space."""
         size = parse_size(more)
-        backing = Path(str(self._core.stats()["backing"]))
-        _places.check_room(backing.parent if backing.is_absolute() else Path(self._core.directory), size)
-        self._core.grow(size)
+        backing = Path(str(self._native.stats()["backing"]))
+        _places.check_room(backing.parent if backing.is_absolute() else Path(self._native.directory), size)
+        self._native.grow(size)
 
     def describe(self) -> dict[str, Any]:
         """Sizes, members, and what the machine gave for the pages."""
-        self._core.check_usable()
-        if not self._core.stats()["read_only"]:
-            self._core.collect()
-        stats = dict(self._core.stats())
+        self._native.check_usable()
+        if not self._native.stats()["read_only"]:
+            self._native.collect()
+        stats = dict(self._native.stats())
         backing = str(stats["backing"])
-        path = Path(backing) if backing.startswith("/") else Path(self._core.directory) / backing
+        path = Path(backing) if backing.startswith("/") else Path(self._native.directory) / backing
         stats["backing"] = str(path)
         stats["file_system"] = "dax" if backing.startswith("/dev/dax") else _places.mount_of(path)[0]
         stats["huge_bytes"] = _huge_bytes(int(stats["data_address"]), int(stats["page_size"]))
@@ -325,7 +340,7 @@ class Space(Folder):
 
     def check(self) -> dict[str, int]:
         """Walks all metadata and counts what should not be: leaked, missing or damaged blocks. For quiet moments."""
-        return self._core.audit()
+        return self._native.audit()
 
     def close(self) -> None:
         """Forgets this handle; a second call does nothing."""
@@ -335,7 +350,9 @@ class Space(Folder):
     def __enter__(self) -> Space:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -393,7 +410,15 @@ def _create(
         directory.mkdir(mode=0o700)
         try:
             _core.Core.create(
-                str(directory), name, _places.boot_id(), data, size, choice, span, page_size, 0o660 if group else 0o600
+                str(directory),
+                name,
+                _places.boot_id(),
+                data,
+                size,
+                choice,
+                span,
+                page_size,
+                0o660 if group else 0o600,
             )
         except AddressOccupied as error:
             occupied = error
@@ -419,7 +444,9 @@ def _who_is_there(path: Path) -> str:
         start, end = (int(part, 16) for part in line.split()[0].split("-"))
         if start < there.base + there.reserve and end > there.base:
             what = line.split(maxsplit=5)[5] if len(line.split()) > 5 else "anonymous memory"
-            return f"{what} is mapped at {start:#x} to {end:#x}; open it in a fresh process, or make it with another base="
+            return (
+                f"{what} is mapped at {start:#x} to {end:#x}; open it in a fresh process, or make it with another base="
+            )
     return "it overlaps no mapping, but the kernel refused the addresses"
 
 

@@ -1,4 +1,4 @@
-"""Lock, Barrier, Counter and Channel: named, shared by all processes of a space, and whole after any of them is killed."""
+"""Lock, Barrier, Counter and Channel: named, shared by the processes of a space, whole after any of them is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lock:
         self.previous_died = False
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Waits for the lock; False when `timeout` seconds are over. Held by the process: any of its threads may release."""
+        """Waits for the lock; False when `timeout` seconds are over. The process holds it: any thread may release."""
         died = _core.lock_take(self._pin, _seconds(timeout))
         if died is None:
             return False
@@ -48,7 +48,9 @@ class Lock:
         self.acquire()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
 

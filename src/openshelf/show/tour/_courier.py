@@ -18,7 +18,7 @@ def _receive_exactly(peer: socket.socket, size: int) -> bytearray:
     buffer = bytearray(size)
     view = memoryview(buffer)
     while view:
-        view = view[peer.recv_into(view, 1 << 20) :]
+        view = view[peer.recv_into(view, min(len(view), 1 << 20)) :]
     return buffer
 
 
@@ -61,4 +61,10 @@ def courier(array: np.ndarray[Any, Any]) -> dict[str, float]:
         process.join()
         ours.close()
     # monotonic clocks are one clock on a host
-    return dict(zip(STEPS, (after_copy - started, after_pack - after_copy, arrived - after_pack, unpack, write), strict=True))
+    return dict(
+        zip(
+            STEPS,
+            (after_copy - started, after_pack - after_copy, arrived - after_pack, unpack, write),
+            strict=True,
+        )
+    )
