@@ -48,9 +48,13 @@ class Report:
 
     def finish(self, json_path: str | None) -> None:
         facts = machine()
-        table = Table(title=f"{self.title}\n{facts['cpu']}, {facts['cores']} cores, {facts['memory']}, Linux {facts['kernel']}")
+        table = Table(
+            title=f"{self.title}\n{facts['cpu']}, {facts['cores']} cores, {facts['memory']}, Linux {facts['kernel']}"
+        )
         for column in ("id", "case", "value", "unit", "bar", "median", "p99", "peer", "ratio", "A/A", "note"):
-            table.add_column(column, justify="right" if column in ("value", "median", "p99", "ratio", "A/A") else "left")
+            table.add_column(
+                column, justify="right" if column in ("value", "median", "p99", "ratio", "A/A") else "left"
+            )
         for row in self.rows:
             table.add_row(
                 row.id, row.case, _short(row.value), row.unit, row.bar, _short(row.median), _short(row.p99),
@@ -58,7 +62,9 @@ class Report:
             )  # fmt: skip
         Console(width=None if os.isatty(1) else 200).print(table)
         if json_path:
-            Path(json_path).write_text(json.dumps({"machine": facts, "rows": [asdict(row) for row in self.rows]}, indent=1))
+            Path(json_path).write_text(
+                json.dumps({"machine": facts, "rows": [asdict(row) for row in self.rows]}, indent=1)
+            )
 
 
 def _short(value: float | None) -> str:
@@ -67,7 +73,9 @@ def _short(value: float | None) -> str:
 
 def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo").read_text()
-    cpu = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "unknown")
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "unknown"
+    )
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     huge = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     return {
@@ -94,7 +102,9 @@ def timed(work: Callable[[], object], times: int = 1) -> float:
     return (time.perf_counter() - started) / times
 
 
-def paired(ours: Callable[[], float], peer: Callable[[], float], pairs: int = 15) -> tuple[list[float], list[float], list[float]]:
+def paired(
+    ours: Callable[[], float], peer: Callable[[], float], pairs: int = 15
+) -> tuple[list[float], list[float], list[float]]:
     """Seconds of ours, of the peer, and of ours again, interleaved. The order turns each round."""
     sides: tuple[list[float], list[float], list[float]] = ([], [], [])
     calls = (ours, peer, ours)

@@ -1,6 +1,7 @@
 // measure.hpp for Python: addresses are integers, times are seconds, and the GIL is free while anything runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
@@ -17,7 +18,7 @@ std::byte* at(std::uintptr_t address) {
     return reinterpret_cast<std::byte*>(address);
 }
 
-std::uintptr_t address_of(const osf::Pages& pages) { return reinterpret_cast<std::uintptr_t>(pages.data()); }
+std::uintptr_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 }  // namespace
 
@@ -26,7 +27,7 @@ void bind_measure(nb::module_& m) {
 
     nb::class_<osf::Pages>(m, "Pages", "Touched anonymous memory with a wanted page size; freed with the object.")
         .def(nb::init<std::size_t, std::size_t>(), "nbytes"_a, "page_bytes"_a = 0, free_gil())
-        .def_prop_ro("address", &address_of)
+        .def_prop_ro("address", [](const osf::Pages& pages) { return address_of(pages.data()); })
         .def_prop_ro("nbytes", &osf::Pages::nbytes)
         .def_prop_ro("huge_bytes", &osf::Pages::huge_bytes, "How much of it the kernel really gave as huge pages.");
 
@@ -62,8 +63,13 @@ void bind_measure(nb::module_& m) {
         "address"_a, "nbytes"_a, "seed"_a = 1, free_gil(),
         "Overwrite the range with one random cycle of pointers, a line each, for chase().");
     m.def(
-        "chase", [](std::uintptr_t chain, std::uint64_t count) { return osf::chase(at(chain), count); }, "chain"_a,
-        "count"_a, free_gil(), "Seconds of `count` dependent loads along a chain of chain_lines().");
+        "chase",
+        [](std::uintptr_t line, std::uint64_t count) {
+            const auto run = osf::chase(at(line), count);
+            return std::pair{run.seconds, address_of(run.end)};
+        },
+        "line"_a, "count"_a, free_gil(),
+        "(seconds of `count` dependent loads along a chain of chain_lines(), the line it stopped at).");
     m.def(
         "random_loads",
         [](std::uintptr_t address, std::size_t nbytes, std::uint64_t count, std::uint64_t seed, bool dependent) {
@@ -73,13 +79,13 @@ void bind_measure(nb::module_& m) {
         "Seconds of `count` loads at random lines; the content is neither used nor changed.");
     m.def(
         "loaded_latency",
-        [](std::uintptr_t chain, std::uint64_t count, std::uintptr_t address, std::size_t nbytes, unsigned threads,
+        [](std::uintptr_t line, std::uint64_t count, std::uintptr_t address, std::size_t nbytes, unsigned threads,
            double duty) {
-            const auto point = osf::loaded_latency(at(chain), count, at(address), nbytes, threads, duty);
-            return std::pair{point.load_bytes_per_s, point.latency_s};
+            const auto point = osf::loaded_latency(at(line), count, at(address), nbytes, threads, duty);
+            return std::tuple{point.load_bytes_per_s, point.latency_s, address_of(point.end)};
         },
-        "chain"_a, "count"_a, "address"_a, "nbytes"_a, "threads"_a, "duty"_a, free_gil(),
-        "(bytes per second streamed by other threads, seconds per dependent load meanwhile).");
+        "line"_a, "count"_a, "address"_a, "nbytes"_a, "threads"_a, "duty"_a, free_gil(),
+        "(bytes per second streamed by other threads, seconds per dependent load, the line it stopped at).");
     m.def("loopback_round_trips", &osf::loopback_round_trips, "nbytes"_a, "repetitions"_a, free_gil(),
           "Seconds of each round trip over loopback TCP.");
     m.def("loopback_stream", &osf::loopback_stream, "nbytes"_a, "chunk_bytes"_a, free_gil(),

@@ -146,12 +146,11 @@ void chain_lines(std::byte* data, std::size_t nbytes, std::uint64_t seed) {
     }
 }
 
-double chase(const std::byte* chain, std::uint64_t count) {
+Chase chase(const std::byte* line, std::uint64_t count) {
     const auto start = Clock::now();
-    const std::byte* at = chain;
-    for (std::uint64_t i = 0; i < count; ++i) std::memcpy(&at, at, sizeof at);
-    keep(at);
-    return seconds_since(start);
+    for (std::uint64_t i = 0; i < count; ++i) std::memcpy(&line, line, sizeof line);
+    keep(line);
+    return {seconds_since(start), line};
 }
 
 double random_loads(const std::byte* data, std::size_t nbytes, std::uint64_t count, std::uint64_t seed,
@@ -180,7 +179,7 @@ double random_loads(const std::byte* data, std::size_t nbytes, std::uint64_t cou
     return seconds_since(start);
 }
 
-LoadedLatency loaded_latency(const std::byte* chain, std::uint64_t count, const std::byte* data, std::size_t nbytes,
+LoadedLatency loaded_latency(const std::byte* line, std::uint64_t count, const std::byte* data, std::size_t nbytes,
                              unsigned threads, double duty) {
     require(duty >= 0.0 && duty <= 1.0, "duty is a share of time, from 0 to 1");
     require(count >= 1, "at least one load is needed");
@@ -210,10 +209,10 @@ LoadedLatency loaded_latency(const std::byte* chain, std::uint64_t count, const 
         for (unsigned index = 0; index < threads; ++index) workers.emplace_back(stream, index);
     while (started.load() < workers.size()) std::this_thread::yield();
     const std::uint64_t before = streamed.load(std::memory_order_relaxed);
-    const double elapsed_s = chase(chain, count);
+    const Chase run = chase(line, count);
     const std::uint64_t bytes = streamed.load(std::memory_order_relaxed) - before;
     stop.store(true, std::memory_order_relaxed);
-    return {static_cast<double>(bytes) / elapsed_s, elapsed_s / static_cast<double>(count)};
+    return {static_cast<double>(bytes) / run.seconds, run.seconds / static_cast<double>(count), run.end};
 }
 
 }  // namespace osf

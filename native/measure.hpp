@@ -47,8 +47,13 @@ std::vector<double> time_copies(std::byte* target, const std::byte* source, std:
 // random order (Sattolo): a chase meets every line before it meets one twice, and no prefetcher can guess.
 void chain_lines(std::byte* data, std::size_t nbytes, std::uint64_t seed);
 
-// Seconds for `count` dependent loads along a chain made by chain_lines.
-double chase(const std::byte* chain, std::uint64_t count);
+struct Chase {
+    double seconds;
+    const std::byte* end;  // the line it stopped at: start the next chase there, or it meets lines still in a cache
+};
+
+// `count` dependent loads along a chain made by chain_lines, from any of its lines.
+Chase chase(const std::byte* line, std::uint64_t count);
 
 // Seconds for `count` 8-byte loads at random lines of a range, whose content is neither used nor changed.
 // Independent: the processor may have many in flight. Dependent: each address waits for the load before it.
@@ -58,11 +63,12 @@ double random_loads(const std::byte* data, std::size_t nbytes, std::uint64_t cou
 struct LoadedLatency {
     double load_bytes_per_s;  // what the other threads really streamed meanwhile
     double latency_s;         // one dependent load
+    const std::byte* end;     // of the chase
 };
 
 // A chase of `count` loads while `threads` other threads stream `data`, each busy for `duty` (0 to 1) of its
 // time. Wants threads + 1 free cores: with fewer it measures the scheduler.
-LoadedLatency loaded_latency(const std::byte* chain, std::uint64_t count, const std::byte* data, std::size_t nbytes,
+LoadedLatency loaded_latency(const std::byte* line, std::uint64_t count, const std::byte* data, std::size_t nbytes,
                              unsigned threads, double duty);
 
 // Loopback TCP between two threads with blocking sockets: seconds of each round trip of `nbytes`.

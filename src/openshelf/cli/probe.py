@@ -82,9 +82,9 @@ def _measure(disk_dir: Path, quick: bool) -> Fabric:
 
     from openshelf.fabric import FULL, QUICK, probe
 
-    # On stderr, so that what is printed can go to a file.
+    # On stderr, so that what is printed can go to a file; drawn seldom, since drawing takes a core's time.
     columns = (TextColumn("{task.description:34}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         task = bar.add_task("starting", total=1.0)
         return probe(
             disk_dir=disk_dir,

@@ -47,16 +47,14 @@ def dram(effort: Effort, threads: int, progress: Progress) -> tuple[Place, list[
             f"memory beyond the cache: the buffers are {nbytes} bytes, the last-level cache is {cache}; "
             "the figures of dram are partly the cache's"
         )
-    progress(f"{SMALL_PAGE // 1024} KiB pages", 0.0)
     first, second = _core.Pages(nbytes, SMALL_PAGE), _core.Pages(nbytes, SMALL_PAGE)
-    small = _measure(first, second, SMALL_PAGE, effort, threads)
+    small = _measure(first, second, SMALL_PAGE, effort, threads, lambda what, share: progress(what, 0.35 * share))
     progress("latency under load", 0.35)
     curve = _curve(first, second, effort, threads)
     if curve is None:
         left_out.append("loaded latency: needs a second core to make the load; this process may use one")
-    progress("2 MiB pages", 0.65)
     del first, second  # two buffers at once, not four
-    huge = _huge(nbytes, effort, threads)
+    huge = _huge(nbytes, effort, threads, lambda what, share: progress(what, 0.65 + 0.35 * share))
     if isinstance(huge, str):
         left_out.append(huge)
     total, how = _total_bytes()
@@ -76,7 +74,7 @@ def dram(effort: Effort, threads: int, progress: Progress) -> tuple[Place, list[
     return place, left_out
 
 
-def _huge(nbytes: int, effort: Effort, threads: int) -> PageFigures | str:
+def _huge(nbytes: int, effort: Effort, threads: int, progress: Progress) -> PageFigures | str:
     first, second = _core.Pages(nbytes, HUGE_PAGE), _core.Pages(nbytes, HUGE_PAGE)
     got = min(first.huge_bytes, second.huge_bytes) / nbytes
     # With a few small pages among them the figures would be of neither size.
@@ -85,12 +83,20 @@ def _huge(nbytes: int, effort: Effort, threads: int) -> PageFigures | str:
             f"memory with 2 MiB pages: the kernel gave {got:.0%} of the buffer as huge pages; "
             "see /sys/kernel/mm/transparent_hugepage/enabled (madvise or always) and free memory"
         )
-    huge = _measure(first, second, HUGE_PAGE, effort, threads)
+    huge = _measure(first, second, HUGE_PAGE, effort, threads, progress)
     return PageFigures(HUGE_PAGE, huge.read, huge.write, huge.latency, huge.copy, huge.parallel)
 
 
-def _measure(first: _core.Pages, second: _core.Pages, page_bytes: int, effort: Effort, threads: int) -> _Pages:
-    size = f"{first.nbytes // MIB} MiB, {page_bytes // 1024} KiB pages"
+def _measure(
+    first: _core.Pages,
+    second: _core.Pages,
+    page_bytes: int,
+    effort: Effort,
+    threads: int,
+    progress: Progress,
+) -> _Pages:
+    pages = f"{page_bytes // 1024} KiB pages"
+    size = f"{first.nbytes // MIB} MiB, {pages}"
 
     def bandwidth(what: str, times: Callable[[int], list[float]]) -> Figure:
         alone = measured([first.nbytes / seconds for seconds in times(1)], "").value
@@ -98,17 +104,25 @@ def _measure(first: _core.Pages, second: _core.Pages, page_bytes: int, effort: E
         return measured([first.nbytes / seconds for seconds in times(threads)], note)
 
     a, b, nbytes, passes = first.address, second.address, first.nbytes, effort.passes
+    progress(f"read, {pages}", 0.0)
     read = bandwidth("sum", lambda n: _core.time_reads(a, nbytes, n, passes))
+    progress(f"write, {pages}", 0.2)
     write = bandwidth("memset", lambda n: _core.time_writes(a, nbytes, n, passes))
+    progress(f"copy, {pages}", 0.35)
     copy = bandwidth("memcpy", lambda n: _core.time_copies(b, a, nbytes, n, passes))
 
+    progress(f"latency, {pages}", 0.5)
     _core.chain_lines(a, nbytes)
-    chases = [_core.chase(a, effort.loads) / effort.loads for _ in range(effort.chases)]
+    line, chases = a, []
+    for _ in range(effort.chases):
+        seconds, line = _core.chase(line, effort.loads)
+        chases.append(seconds / effort.loads)
     latency = measured(chases, f"pointer chase over {size}, TLB misses included, median of {effort.chases}")
     ratios = []
     for seed in range(effort.chases):
-        # The same addresses twice, waiting and not waiting for each load.
-        waiting, free = (_core.random_loads(b, nbytes, effort.loads, seed, wait) for wait in (True, False))
+        # Never the same addresses again: they could still be in a cache.
+        waiting = _core.random_loads(b, nbytes, effort.loads, 2 * seed, dependent=True)
+        free = _core.random_loads(b, nbytes, effort.loads, 2 * seed + 1, dependent=False)
         ratios.append(max(1.0, waiting / free))
     parallel = measured(ratios, "time of dependent over independent random loads, one thread")
     return _Pages(read, write, copy, latency, parallel)
@@ -119,12 +133,15 @@ def _curve(first: _core.Pages, second: _core.Pages, effort: Effort, threads: int
     if streamers == 0:
         return None
     points: list[LoadPoint] = []
+    line = first.address
     for duty in effort.duties:
-        tries = [
-            _core.loaded_latency(first.address, effort.loads, second.address, second.nbytes, streamers, duty)
-            for _ in range(3)
-        ]
-        load, latency = sorted(tries, key=lambda each: each[1])[1]
+        tries = []
+        for _ in range(3):
+            load, latency, line = _core.loaded_latency(
+                line, effort.loads, second.address, second.nbytes, streamers, duty
+            )
+            tries.append((latency, load))
+        latency, load = sorted(tries)[1]
         # On a busy machine a higher duty can stream less; such a point says nothing about load.
         if not points or rounded(load) > points[-1].load_bytes_per_s:
             points.append(LoadPoint(rounded(load), rounded(latency)))

@@ -107,10 +107,7 @@ class _Reader:
         if get_origin(hint) is Literal:
             wanted = f"one of {', '.join(get_args(hint))}"
         if not isinstance(node, yaml.ScalarNode) or (node.tag == "tag:yaml.org,2002:null" and not node.style):
-            extra = ""
-            if isinstance(node, yaml.MappingNode) and number:
-                extra = "; only figures have a value, a source and a note"
-            return self.note(node, path, f"expected {wanted}, {_came(node)} came{extra}")
+            return self.note(node, path, f"expected {wanted}, {_came(node)} came")
         if not number:
             return node.value
         short = not node.style and len(node.value) <= _LONGEST_NUMBER
