@@ -6,6 +6,7 @@ joining a large space, two processes against one.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import multiprocessing
@@ -14,12 +15,14 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from harness import Report, Row, arguments, compare, p99, timed
 
+from harness import Report, Row, arguments, compare, p99, timed
 from openshelf import Space, _core
 
 MIB = 1 << 20
@@ -53,18 +56,15 @@ def views(report: Report, space: Space, pairs: int) -> None:
     def loads(array: np.ndarray[Any, Any]) -> float:
         return _core.random_loads(address_of(array), nbytes, 2_000_000, 1)
 
-    for id, case, work in (
+    cases: tuple[tuple[str, str, Callable[[np.ndarray[Any, Any]], float]], ...] = (
         ("space.read", "streaming read of a 256 MiB view", read),
         ("space.update", "in-place += on a 256 MiB view", update),
         ("space.random", "random 8-byte loads in a 256 MiB view", loads),
-    ):
-        report.add(
-            compare(
-                id, case, "private array", lambda w=work: w(shared), lambda w=work: w(private),
-                pairs=pairs, bar=">= 0.95", note=note,
-            )  # type: ignore[misc]
-        )  # fmt: skip
-    del shared
+    )
+    for id, case, work in cases:
+        ours, peer = partial(work, shared), partial(work, private)
+        report.add(compare(id, case, "private array", ours, peer, pairs=pairs, bar=">= 0.95", note=note))
+    del shared, ours
     space.delete("view")
 
 
@@ -101,13 +101,14 @@ def lookups(report: Report, count: int, rounds: int) -> None:
         cold, chase, again, hot = [], [], [], []
         for _ in range(rounds):
             cold.append(core.time_lookups(sample, 1))
-            chase.append(_core.chase(address_of(lines), 1_000_000) / 1_000_000)
+            chase.append(_core.chase(address_of(lines), 1_000_000)[0] / 1_000_000)
             again.append(core.time_lookups(sample, 1))
             hot.append(core.time_lookups(sample[:16], 20_000))
         best = min(cold + again)
         report.add(
-            Row("space.lookup_ratio", f"native look-up among {count:,} names", best / min(chase), "x", "random load in 256 MiB",
-                best / min(chase), min(again) / min(cold), statistics.median(cold) / statistics.median(chase), None, "<= 2.5",
+            Row("space.lookup_ratio", f"native look-up among {count:,} names", best / min(chase), "x",
+                "random load in 256 MiB", best / min(chase), min(again) / min(cold),
+                statistics.median(cold) / statistics.median(chase), None, "<= 2.5",
                 f"{best * 1e9:.0f} ns against {min(chase) * 1e9:.0f} ns")
         )  # fmt: skip
         report.add(
@@ -187,10 +188,8 @@ def _mix(name: str, number: int, pipe: Connection) -> None:
                 elif chance < 0.9:
                     space.put(name_of, value)
                 elif name_of in space:
-                    try:
+                    with contextlib.suppress(KeyError):  # the other process was faster
                         space.delete(name_of)
-                    except KeyError:
-                        pass  # the other process was faster
             done += 64
         pipe.send(done / seconds)
 
@@ -220,7 +219,8 @@ def scaling(report: Report, space_name: str, rounds: int) -> None:
         process.join()
     ratio = max(two) / max(one + again)
     report.add(
-        Row("space.scale", "two processes mixing get, put, delete", ratio, "x", "one process", ratio, max(again) / max(one),
+        Row("space.scale", "two processes mixing get, put, delete", ratio, "x", "one process", ratio,
+            max(again) / max(one),
             statistics.median(two) / statistics.median(one), None, ">= 1.6", f"{max(two):,.0f} operations/s by two")
     )  # fmt: skip
 

@@ -18,8 +18,9 @@ namespace osf {
 
 constexpr u64 LIMBO_COUNT = 32, LIMBO_BYTES = 256 * KIB;
 
+// A release store is enough: who still sees the pin sees it RELEASING, or scans under the lock that we hold.
 void Space::drop(u32 pin) {
-    store(members.pin(pin), 0, std::memory_order_seq_cst);
+    store(members.pin(pin), 0);
     members.give_pin(pin);
 }
 

@@ -218,6 +218,8 @@ u64 Index::find_and_pin(u64 hash, std::string_view name, u64& pin) const {
             if (word == EMPTY) break;
             if (word == TOMBSTONE || word >> 48 != hash >> 48) continue;
             u64 offset = word & OFFSET;
+            __builtin_prefetch(base_ + offset);  // header and name, while the pin is on its way
+            __builtin_prefetch(base_ + offset + 64);
             swap(pin, offset | RELEASING);  // until it is known to be the one, it may be dropped without a look back
             if (load(at[position & mask]) != word || load(stripe.table) != table) {
                 again = true;
