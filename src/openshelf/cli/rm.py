@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     members = next((space.get("members", 0) for space in spaces() if space["name"] == args.name), 0)
     if members and not args.force:
-        message = f"{members} processes have the space {args.name!r} open; close it there, or --force"
+        message = f"the space {args.name!r} is open in {members} process(es); close it there, or --force"
         print(json.dumps({"error": "InUse", "message": message})) if args.json else print(
             f"openshelf: {message}", file=sys.stderr
         )

@@ -1,0 +1,26 @@
+"""Every example runs as a user would run it, and says what it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+EXPECTED = {
+    "share_weights.py": "row 0 is now [2. 2. 2.] after 1 worker",
+    "work_queue.py": "total 190000.0 expected 190000.0",
+}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_example_runs(name: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[name] in done.stdout
+
+
+def test_no_example_is_left_out() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
