@@ -138,6 +138,7 @@ private:
     Marks mark(bool pins) const;
     void verify() const;                         // throws if damaged; for a reader, who repairs nothing
     void repair();
+    void repair_commits(u64 limit);
 
     std::string directory_;
     bool read_only_ = false;

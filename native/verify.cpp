@@ -5,6 +5,7 @@
 // free maps are derived. The same walk, with the members' pins as roots too, is the audit that tests use.
 #include <algorithm>
 #include <bit>
+#include <fcntl.h>
 #include <unordered_map>
 
 #include "space.hpp"
@@ -216,6 +217,24 @@ u64 Space::seal_value() const {
     return hash | 1;
 }
 
+// A block that nothing lives in gives its memory back, so that it is certainly zero when it is taken again; one that
+// something lives in has memory.
+void Space::repair_commits(u64 limit) {
+    for (u64 block = 0; block < div_up(limit * PAGE, BLOCK); block++) {
+        u64 words = BLOCK / PAGE / 64, taken = 0, bit = 1ull << (block % 64);
+        for (u64 word = block * words; word < std::min((block + 1) * words, div_up(limit, 64)); word++) taken |= data.bits()[word];
+        u64& commits = data.commits()[block / 64];
+        u64 bytes = std::min((block + 1) * BLOCK, limit * PAGE) - block * BLOCK;
+        constexpr int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        if (!taken && fallocate(data_fd_, punch, off_t(block * BLOCK), off_t(bytes)) == 0) {
+            commits &= ~bit;
+        } else if (!(commits & bit)) {
+            if (int error = posix_fallocate(data_fd_, off_t(block * BLOCK), off_t(bytes))) fail_os("no memory for the arrays of the space", error);
+            commits |= bit;
+        }
+    }
+}
+
 // Nobody else has the space open: this is the first opener, under the join lock, before it joins.
 void Space::repair() {
     for (int h = 0; h < 2; h++) {
@@ -259,6 +278,7 @@ void Space::repair() {
                 else if (!(mark.bits[slot / 64] >> (slot % 64) & 1)) std::memset(base_ + heap.chunk_offset(at_chunk) + slot * bytes, 0, sizeof(Record));
             }
         }
+        if (h) repair_commits(limit);
         pages.lock = Lock{};
         pages.pending = pages.used = 0;
         for (u64 word = 0; word < div_up(limit, 64); word++) pages.used += u64(std::popcount(heap.bits()[word]));

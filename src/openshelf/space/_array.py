@@ -122,11 +122,14 @@ class Array:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
         return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
 
-    def publish(self, *, replace: bool = False) -> Array:
-        """Makes a draft findable under its name, whole, at once. Called by the end of a `with` block."""
+    def publish(self, name: str | None = None, *, replace: bool = False) -> Array:
+        """Makes a draft findable under its name, whole, at once; an unnamed array needs a `name`."""
         if self._folder is None:
-            raise BadInput("only an array made by new() can be published")
-        self._folder._native.publish(self._pin, replace)
+            raise BadInput("a part of an array cannot be published; publish the whole")
+        if name is not None:
+            self._folder._give_name(self._pin, name)
+        else:
+            self._folder._native.publish(self._pin, replace)
         return self
 
     def __enter__(self) -> Array:

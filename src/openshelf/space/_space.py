@@ -126,6 +126,9 @@ class Folder:
         )
         return Array(pin, self)
 
+    def _give_name(self, pin: _core.Pin, name: str) -> None:
+        self._native.name(pin, _full_name(self._prefix, name))
+
     def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
         sizes = [int(shape)] if isinstance(shape, int | np.integer) else [int(size) for size in shape]
         if any(size < 0 for size in sizes):
