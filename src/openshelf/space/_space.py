@@ -102,7 +102,9 @@ class Folder:
         An array of that name is replaced at once for new look-ups; who holds the old one keeps it.
         """
         full_name = "" if name is None else _full_name(self._prefix, name)
-        if type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
+        if type(value) is np.ndarray and value.flags.c_contiguous:
+            array = value
+        elif type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
             tensor = value.detach().cpu().contiguous()
             element = element_type(tensor.dtype)
             nbytes = tensor.numel() * element.itemsize
@@ -117,7 +119,8 @@ class Folder:
                 replace,
             )
             return Array(pin, self)
-        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        else:
+            array = np.ascontiguousarray(value).reshape(np.shape(value))
         element = of_numpy(array.dtype)
         # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
         source: Any = array if element.code else array.ctypes.data
