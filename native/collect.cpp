@@ -206,6 +206,10 @@ bool Space::reap() {
 }
 
 void Space::sweep() {
+    // First what the dead left half done under their locks: until then, blocks are neither taken nor free.
+    index.settle();
+    data.settle();
+    meta.settle();
     std::vector<u64> suspects;
     u64 words = div_up(meta.limit(), CHUNK_PAGES * 64);
     for (u64 word = 0; word < words; word++) {

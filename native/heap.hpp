@@ -63,6 +63,7 @@ public:
     bool slot_taken(u64 off) const;  // off is a taken slot of a slab, exactly
     void rebuild(u32 arena);         // its derived state, from the chunks
     void commit_chunk(u64 index);    // memory for its descriptor
+    void settle();                   // finishes what dead owners of its locks left
 
 private:
     u64* word(u64 at) const { return reinterpret_cast<u64*>(base_ + at); }

@@ -59,6 +59,18 @@ void Heap::recover_arena(u32 index) {
     rebuild(index);
 }
 
+void Heap::settle() {
+    auto abandoned = [&](const Lock& lock) { u32 word = load(lock.word) & ~WAITERS; return word && !members_->alive(word); };
+    for (u32 index = 0; index < ARENAS; index++) {
+        if (!abandoned(arena(index).lock)) continue;
+        lock_arena(index);
+        lock_drop(arena(index).lock);
+    }
+    if (!abandoned(pages().lock)) return;
+    lock_pages();
+    lock_drop(pages().lock);
+}
+
 void Heap::rebuild(u32 index) {
     Arena& arena = this->arena(index);
     std::fill_n(arena.partial, CLASSES, 0);

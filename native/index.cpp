@@ -53,6 +53,15 @@ void Index::lock(u64 index) {
     if (lock_take(stripe.lock, *members_) == Grant::owner_died && recovery) recover(stripe);
 }
 
+void Index::settle() {
+    for (u64 index = 0; index < STRIPES; index++) {
+        u32 word = load(stripe(index).lock.word) & ~WAITERS;
+        if (!word || members_->alive(word)) continue;
+        lock(index);
+        unlock(index);
+    }
+}
+
 // What a dead owner can leave: a table half built or half freed, wrong counts, and, killed in a rename, a word whose
 // record has another name now or not yet.
 void Index::recover(Stripe& stripe) {

@@ -27,6 +27,7 @@ public:
 
     void lock(u64 stripe);
     void unlock(u64 stripe) { lock_drop(this->stripe(stripe).lock); }
+    void settle();                                   // finishes what dead owners of stripes left
 
     // With the stripe locked
     Found find(u64 hash, std::string_view name) const;

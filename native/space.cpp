@@ -279,6 +279,7 @@ std::vector<Entry> Space::list(std::string_view prefix) {
             u64 renamed = load(record(offset).renamed);
             std::string name = name_of(held);
             if (load(record(offset).renamed) != renamed || !name.starts_with(prefix)) return;
+            if (Index::stripe_of(hash_name(name)) != stripe) return;  // a rename's other word: shown where it belongs
             const Record& rec = record(offset);
             seen[offset] = {name, rec.nbytes, u64(bytes(held)), rec.dtype, rec.kind, shape_of(held), descr_of(held)};
         });

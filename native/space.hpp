@@ -51,7 +51,7 @@ struct Audit {              // what verification found; all but the first two sh
     u64 arrays = 0, bytes = 0;
     u64 leaked_blocks = 0, leaked_bytes = 0;    // taken, but no root leads there
     u64 missing_blocks = 0;                     // a root leads there, but it counts as free
-    u64 damaged = 0;                            // records that fail their checksum
+    u64 damaged = 0;                            // records that fail their checksum, slabs that miscount their slots
 };
 
 struct CreateOptions {

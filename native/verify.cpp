@@ -182,13 +182,16 @@ Audit Space::audit() {
             }
             const Chunk& chunk = heap.chunk(at_chunk);
             if (at != marks.chunks[h].end() && at->second.cls != chunk.cls) found.missing_blocks++;
+            u64 free_slots = class_slots(chunk.cls);
             for (u64 word = 0; word < 16; word++) {
+                free_slots -= u64(std::popcount(load(chunk.bits[word])));
                 u64 wanted = at == marks.chunks[h].end() ? 0 : at->second.bits[word], taken = load(chunk.bits[word]);
                 u64 leaked = u64(std::popcount(taken & ~wanted));
                 found.leaked_blocks += leaked;
                 found.leaked_bytes += leaked * class_bytes(chunk.cls);
                 found.missing_blocks += u64(std::popcount(wanted & ~taken));
             }
+            if (load(chunk.free) != free_slots) found.damaged++;
         }
     }
     return found;
