@@ -20,13 +20,14 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.built pyproject.toml
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation -e ".[test]"
+EXTRA := import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]))
+$(VENV)/.test: $(VENV)/.tools
+	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
-test: $(VENV)/.test lint native-test pytest
+test: lint native-test pytest
 
-lint: $(VENV)/.test
+lint: $(VENV)/.built $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,17 +52,17 @@ native-tsan: $(VENV)/.tools
 
 comma := ,
 
-pytest: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist worksteal -m "not serial and not soak"
-	$(BIN)/pytest -m "serial and not soak"
+pytest: $(VENV)/.built $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not serial and not soak"
+	$(BIN)/python -m pytest -m "serial and not soak"
 
-soak: $(VENV)/.test
-	OPENSHELF_SOAK=1 $(BIN)/pytest tests/crash -m "soak or not soak"
+soak: $(VENV)/.built $(VENV)/.test
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash -m "soak or not soak"
 
-bench: $(VENV)/.test
+bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 
-bench-peers: $(VENV)/.test
+bench-peers: $(VENV)/.built
 	$(BIN)/pip install -q -r bench/peers.txt
 	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
 	$(BIN)/python bench/space_peers.py
