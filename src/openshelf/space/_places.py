@@ -85,19 +85,17 @@ def find(name: str) -> Path:
     """The directory of a space given by name, or by path for one that another user shares."""
     path = Path(name) if "/" in name else root() / check_name(name)
     try:
-        there = path.is_dir() and os.access(path, os.X_OK)
-        if path.is_dir() and not there:
-            raise PermissionError
+        os.stat(f"{path}/.")  # the dot needs permission to enter
     except PermissionError as error:
         raise NotPermitted(
             f"user {os.getuid()} may not open the space at {path}; its owner can share it: group="
         ) from error
-    if not there:
+    except (FileNotFoundError, NotADirectoryError):
         near = difflib.get_close_matches(name, names(), 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise UnknownName(
             f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them"
-        )
+        ) from None
     return path
 
 
