@@ -33,7 +33,7 @@ void Space::release(const Held& held) noexcept {
         drop(held.pin);
     } else if (read_only_) {
         drop(held.pin);
-        std::atomic_ref<u64>(members.head().orphans).fetch_add(1);
+        members.add_orphan();
     } else {
         u64 bytes = record.nbytes;
         store(pin, held.record | TRANSIENT, std::memory_order_seq_cst);
@@ -61,8 +61,9 @@ void Space::drain(bool wait) {
     if (grant == Grant::timed_out) return;
     try {
         if (grant == Grant::owner_died && recovery) {
+            members.add_orphan();
             reap();
-            sweep();
+            sweep_if_needed();
         }
         drain_locked();
     } catch (...) {
@@ -76,10 +77,9 @@ void Space::collect() {
     if (read_only_) return;
     bool died = lock_take(roots().collect, members) == Grant::owner_died && recovery;
     try {
-        u64 orphans = load(members.head().orphans);
-        died |= recovery && reap();
-        if (died || orphans != orphans_seen_) sweep();
-        orphans_seen_ = orphans;
+        if (died) members.add_orphan();
+        if (recovery) reap();
+        sweep_if_needed();
         drain_locked();
     } catch (...) {
         lock_drop(roots().collect);
@@ -115,14 +115,19 @@ static Pinned look(const std::vector<u64>& pinned, u64 record) {
     return *at & RELEASING ? Pinned::maybe : Pinned::yes;  // a plain pin sorts before
 }
 
-bool Space::in_index(u64 offset) {
-    std::string name = osf::name_of(record(offset), meta);
-    if (name.empty()) return false;
-    u64 hash = hash_name(name), stripe = Index::stripe_of(hash);
-    index.lock(stripe);
-    bool here = index.points(hash, offset);
-    index.unlock(stripe);
-    return here;
+// If the index leads to it after all it is live, from now on. All under the stripe's lock: a remover that comes next must
+// find it live, and a rename that came between must not hide it.
+bool Space::revive(u64 offset) {
+    for (;;) {
+        std::string name = osf::name_of(record(offset), meta);
+        if (name.empty()) return false;
+        u64 hash = hash_name(name), stripe = Index::stripe_of(hash);
+        index.lock(stripe);
+        bool same = osf::name_of(record(offset), meta) == name, here = same && index.points(hash, offset);
+        if (here) store(record(offset).state, u64(live), std::memory_order_seq_cst);
+        index.unlock(stripe);
+        if (same) return here;
+    }
 }
 
 void Space::drain_locked() {
@@ -151,10 +156,8 @@ void Space::drain_locked() {
         Pinned held = look(pinned, offset);
         if (held == Pinned::maybe) keep.push_back(pin);
         else if (held == Pinned::yes || load(state) == live) drop(pin);
-        else if ((load(state) == draft || load(state) == leaving) && in_index(offset)) {
-            store(state, u64(live), std::memory_order_seq_cst);
-            drop(pin);
-        } else {
+        else if ((load(state) == draft || load(state) == leaving) && revive(offset)) drop(pin);
+        else {
             swap(state, u64(dead));  // from here `at` refuses it
             doomed.push_back(pin);
         }
@@ -194,15 +197,22 @@ void Space::free_record(u32 pin) {
     members.give_pin(pin);
 }
 
-bool Space::reap() {
-    bool any = false;
+void Space::reap() {
     for (u32 slot = 0; slot < members.slots_high(); slot++) {
         if (!members.seize(slot)) continue;
+        members.add_orphan();
         members.clear(slot);
         step();
-        any = true;
     }
-    return any;
+}
+
+// Once for all that was counted before; a sweep that did not come to its end is done again by the next collector.
+void Space::sweep_if_needed() {
+    u64 orphans = load(members.head().orphans);
+    if (orphans == load(members.head().swept)) return;
+    sweep();
+    store(members.head().swept, orphans);
+    step();
 }
 
 void Space::sweep() {

@@ -40,17 +40,21 @@ void Heap::recover_arena(u32 index) {
     Arena& arena = this->arena(index);
     if (u64 pending = load(arena.pending)) {
         u64& root = root_at(pending);
-        u64 off = load(root) & ~FLAGS;
-        if (off) {
+        u64 off = load(arena.block);
+        // A root that holds another block by now was dealt with, and belongs to somebody else. A dead member's pin may too:
+        // its slot is free for a newcomer as soon as it is reaped. The sweep that follows a death finds what it held.
+        if (off && (load(root) & (EXTENT | ~FLAGS)) == off && !members_->holds(&root)) {
             Chunk& chunk = this->chunk(chunk_index(off));
             u64 slot = (off - chunk_offset(chunk_index(off))) / class_bytes(chunk.cls);
             bool taking = (pending & FREE) == 0;
             u64 mask = 1ull << (slot % 64), old = load(chunk.bits[slot / 64]);
             store(chunk.bits[slot / 64], taking ? old | mask : old & ~mask);
+            step();
             if (!taking) store(root, 0);
         }
         store(arena.pending, 0);
     }
+    step();
     if (u64 ref = load(arena.incoming)) {
         u64 chunk = extent_page(ref) / CHUNK_PAGES;
         if (is_slab(chunk)) store(arena.incoming, 0);
@@ -180,6 +184,7 @@ bool Heap::take_slot(u32 arena_index, u32 cls, u64& root, bool new_chunk) {
     while (load(chunk.bits[word], std::memory_order_relaxed) == ~0ull) word++;
     u64 bit = u64(std::countr_one(load(chunk.bits[word], std::memory_order_relaxed)));
     u64 off = chunk_offset(index) + (word * 64 + bit) * class_bytes(cls);
+    store(arena.block, off);
     store(arena.pending, root_offset(root) | ALLOC);
     step();
     // The root may be a pin: it must be seen before the slot counts as taken.
@@ -195,12 +200,22 @@ bool Heap::take_slot(u32 arena_index, u32 cls, u64& root, bool new_chunk) {
 }
 
 void Heap::free_slot(u64& root) {
-    u64 off = load(root) & ~FLAGS, index = chunk_index(off);
+    u64 off, index;
+    u32 owner;
+    for (;;) {
+        off = load(root) & ~FLAGS;
+        if (!off) return;  // whoever recovered its arena finished a dead process's free of it
+        index = chunk_index(off);
+        owner = load(chunk(index).arena);
+        if (!owner) continue;  // likewise, and the chunk is gone; the root went before
+        lock_arena(owner - 1);
+        if ((load(root) & ~FLAGS) == off && load(chunk(index).arena) == owner) break;
+        lock_drop(arena(owner - 1).lock);
+    }
     Chunk& chunk = this->chunk(index);
-    u32 arena_index = load(chunk.arena) - 1;
-    lock_arena(arena_index);
-    Arena& arena = this->arena(arena_index);
+    Arena& arena = this->arena(owner - 1);
     u64 slot = (off - chunk_offset(index)) / class_bytes(chunk.cls);
+    store(arena.block, off);
     store(arena.pending, root_offset(root) | FREE);
     step();
     store(chunk.bits[slot / 64], load(chunk.bits[slot / 64]) & ~(1ull << (slot % 64)));

@@ -26,7 +26,7 @@ char* record_inline(Record& record) { return reinterpret_cast<char*>(&record + 1
 std::string name_of(const Record& record, const Heap& meta) {
     if (u64 renamed = load(record.renamed)) {
         u64 ref = load(record.names[(renamed - 1) & 1]);
-        if (!ref) return {};
+        if (!meta.contains(ref)) return {};
         const Name& name = *reinterpret_cast<const Name*>(meta.pointer(ref));
         u64 length = std::min<u64>(load(name.magic_len) & 0xffff, NAME_MAX_BYTES);
         std::string text(align_up(length, 8), '\0');
@@ -72,13 +72,12 @@ void Index::recover(Stripe& stripe) {
         if (meta_->offset(ref) == current) store(*root, 0);
         else meta_->free(*root);
     }
-    if (u64 moving = load(stripe.moving)) {
-        // This lock keeps the record's new name; if the rename was committed, the word of its old name must go before
-        // the record can.
-        u64 hash = load(stripe.moved_from);
-        if (hash_name(name_of(record(moving), *meta_)) != hash) bury(hash, moving);
-        store(stripe.moving, 0);
-    }
+    u64 moving = load(stripe.moving), other = load(stripe.moving_to);
+    // The record's name now lies here or in the other stripe; a word at the other of the two names must go before the
+    // record can. If it is here, the walk below finds it.
+    bool known = moving && meta_->slot_taken(moving) && !meta_->holds_names(meta_->chunk_index(moving));
+    if (known && hash_name(name_of(record(moving), *meta_)) != other) bury(other, moving);
+    step();
     u64 index = u64(&stripe - roots_->stripes);
     u64* table = words(load(stripe.table));
     for (u64 at = 0; at < count(load(stripe.table)); at++) {
@@ -87,13 +86,18 @@ void Index::recover(Stripe& stripe) {
         u64 hash = hash_name(name_of(record(word & OFFSET), *meta_));
         if (stripe_of(hash) != index || hash >> 48 != word >> 48) store(table[at], TOMBSTONE);
     }
+    if (moving) {
+        store(stripe.moving, 0);
+        step();
+        cas(this->stripe(stripe_of(other)).moving, moving, 0);  // both of its words are settled
+    }
     recount(stripe);
 }
 
 // Without the lock of that stripe: its owner is dead, or it was recovered already and the word is gone.
 void Index::bury(u64 hash, u64 record) {
     u64 table = load(stripe(stripe_of(hash)).table), mask = count(table) - 1;
-    for (u64 position = hash / STRIPES;; position++) {
+    for (u64 position = hash / STRIPES, tries = 0; tries <= mask; position++, tries++) {
         u64& word = words(table)[position & mask];
         u64 seen = load(word);
         if (seen == EMPTY) return;
@@ -104,21 +108,30 @@ void Index::bury(u64 hash, u64 record) {
 // The name is changed by one store, `record.renamed = commit`, between the new word's coming and the old word's going.
 void Index::move(u64 from_hash, u64 to_hash, Record& rec, u64 commit) {
     u64 offset = u64(reinterpret_cast<char*>(&rec) - base_);
-    Stripe& target = stripe(stripe_of(to_hash));
-    store(target.moved_from, from_hash);
-    store(target.moving, offset);
-    step();
-    insert(to_hash, offset);
+    Stripe &source = stripe(stripe_of(from_hash)), &target = stripe(stripe_of(to_hash));
+    auto remember = [&](u64 moving) {
+        store(source.moving_to, to_hash);
+        store(source.moving, moving);
+        store(target.moving_to, from_hash);
+        store(target.moving, moving);
+        step();
+    };
+    remember(offset);
+    try {
+        insert(to_hash, offset);
+    } catch (...) {
+        remember(0);
+        throw;
+    }
     swap(rec.renamed, commit);
     step();
-    u64 table = load(stripe(stripe_of(from_hash)).table), mask = count(table) - 1;
-    for (u64 position = from_hash / STRIPES;; position++) {
+    u64 table = load(source.table), mask = count(table) - 1;
+    for (u64 position = from_hash / STRIPES, tries = 0; tries <= mask; position++, tries++) {
         if (load(words(table)[position & mask]) != word_of(from_hash, offset)) continue;
         erase(from_hash, position & mask);
         break;
     }
-    store(target.moving, 0);
-    step();
+    remember(0);
 }
 
 void Index::recount(Stripe& stripe) {
@@ -222,7 +235,8 @@ u64 Index::find_and_pin(u64 hash, std::string_view name, u64& pin) const {
         u64 table = load(stripe.table), mask = count(table) - 1;
         const u64* at = words(table);
         bool again = false;
-        for (u64 position = hash / STRIPES; !again; position++) {
+        // A table that was replaced may have become anything, even words without an empty one.
+        for (u64 position = hash / STRIPES, tries = 0; tries <= mask; position++, tries++) {
             u64 word = load(at[position & mask], std::memory_order_acquire);
             if (word == EMPTY) break;
             if (word == TOMBSTONE || word >> 48 != hash >> 48) continue;

@@ -72,7 +72,7 @@ struct PageHeap {
 
 struct Arena {
     alignas(64) Lock lock;
-    u64 pending;
+    u64 pending, block;     // redo log: offset of a root word | operation, and the block it is about
     u64 incoming;           // extent that is becoming, or has ceased to be, a chunk of this arena
     u32 partial[CLASSES];   // heads of lists of chunks with a free slot: chunk + 1
 };
@@ -91,7 +91,7 @@ struct Stripe {
     u64 table;              // generation(16) | offset(42 significant of 48) | log2 of the words(6)
     u64 next, old;          // extents: a table being built, a table being freed
     u64 live, used;         // words that point to a record; those and tombstones
-    u64 moving, moved_from; // a rename into this stripe: the record, and the hash of the name it leaves
+    u64 moving, moving_to;  // a rename: the record, and the hash of its name in the other stripe (if it is one: the old)
 };
 
 struct Roots {
@@ -132,7 +132,8 @@ struct Member {
 static_assert(sizeof(Member) == 64);
 
 struct MembersHead {
-    u64 orphans;            // counts unnamed arrays that a read-only member was the last to hold
+    u64 orphans;            // counts events that may leave an array to nobody: a death, a reader's last release
+    u64 swept;              // its value when a sweep last began; changed under the collect lock
     u32 slots_high, pad;
 };
 constexpr u64 MEMBER_AT = 4096;

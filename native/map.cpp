@@ -223,8 +223,9 @@ std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only,
         std::unique_lock gate(join_gate());
         auto found = open_spaces().find(identity);
         while (found != open_spaces().end()) {
-            if ((space = found->second.lock())) break;
-            gate.unlock();  // another thread is just closing it
+            if ((space = found->second.lock()) && space->entered_) break;
+            gate.unlock();  // another thread is just closing it, or has not joined yet
+            space.reset();
             std::this_thread::yield();
             gate.lock();
             found = open_spaces().find(identity);
@@ -263,8 +264,8 @@ void Space::enter(const std::string& boot_id) {
             if (!read_only_ && !seal) repair();
             if (!read_only_ || seal) members.forget();
         }
-        orphans_seen_ = load(members.head().orphans);
         members.join(read_only_);
+        entered_ = true;
         if (!read_only_) store(header().seal, 0, std::memory_order_seq_cst);
         inherited = !read_only_ && others > 0;
     }
@@ -281,15 +282,22 @@ Space::~Space() {
         try {
             collect();
         } catch (const Error&) {}
-        // What is left is found by the next member's sweep.
-        if (!limbo_.empty()) std::atomic_ref<u64>(members.head().orphans).fetch_add(1);
     }
     // All under the gate: a thread that opens the space again must find neither the mapping nor the members file open.
     JoinLock join(members_fd_);
     if (members.joined()) {
+        bool last = !read_only_ && members.live_others() == 0 && !load(header().removed);
+        if (last) {
+            // What only this process held, or nobody any more, does not survive it.
+            members.drop_pins();
+            limbo_.clear();
+            members.add_orphan();
+            try {
+                collect();
+            } catch (const Error&) { last = false; }  // no seal: the next to open the space repairs it
+        }
         members.leave();
-        if (!read_only_ && members.live_others() == 0 && !load(header().removed))
-            store(header().seal, seal_value(), std::memory_order_seq_cst);
+        if (last) store(header().seal, seal_value(), std::memory_order_seq_cst);
     }
     munmap(base_, layout.reserve);
     for (int fd : {control_fd_, members_fd_, data_fd_})
@@ -309,6 +317,9 @@ void Space::grow(u64 more) {
                                        " bytes of data; it has " + std::to_string(limit * PAGE) + " and cannot grow by " + std::to_string(more));
     data.commit_maps(limit, target);
     if (ftruncate(data_fd_, off_t(target * PAGE)) < 0) fail_os("growing the data file", errno);
+    // The block at the old end may be committed up to there; the rest of it needs memory before somebody relies on it.
+    u64 rest = std::min(align_up(limit * PAGE, BLOCK), target * PAGE) - limit * PAGE;
+    if (int error = rest ? posix_fallocate(data_fd_, off_t(limit * PAGE), off_t(rest)) : 0) fail_os("growing the data file", error);
     step();
     data.set_limit(target);
 }

@@ -42,9 +42,9 @@ JoinLock::~JoinLock() {
 }
 
 bool Members::slot_locked(u32 slot) const {
-    if (id_ && slot == slot_) return true;
-    return record_lock(fd_, F_GETLK, F_WRLCK, slot) || record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot) ||
-           slot == heir_;
+    // The heir first: once it is no longer one, the child has its own lock.
+    if ((id_ && slot == slot_) || slot == heir_) return true;
+    return record_lock(fd_, F_GETLK, F_WRLCK, slot) || record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot);
 }
 
 bool Members::alive(u32 id) const {
@@ -87,6 +87,7 @@ void Members::join(bool read_only) {
         if (load(at(slot).state) != 0 || slot_locked(slot)) continue;
         if (!record_lock(fd_, F_SETLK, F_WRLCK, slot)) continue;
         claim(slot, read_only, FIRST_PINS);
+        step();
         slot_ = slot;
         id_ = make_id(load(at(slot).generation), slot);
         free_pins_.clear();
@@ -98,7 +99,8 @@ void Members::join(bool read_only) {
         if (!seize(slot)) continue;
         u64 bytes = at(slot).pins_bytes;
         std::fill_n(pins(slot), load(at(slot).high), 0);
-        std::atomic_ref<u64>(head().orphans).fetch_add(1);
+        add_orphan();
+        step();
         claim(slot, read_only, std::clamp(bytes, FIRST_PINS, PINS_BYTES));
         slot_ = slot;
         id_ = make_id(load(at(slot).generation), slot);
@@ -109,11 +111,20 @@ void Members::join(bool read_only) {
                                             "some process" + (read_only ? ", or open it once for writing to clear dead ones" : ""));
 }
 
-void Members::leave() {
+void Members::drop_pins() {
     Member& member = at(slot_);
-    for (u32 index = 0; index < load(member.high); index++) store(pin(index), 0);
+    u64 held = 0;
+    for (u32 index = 0; index < load(member.high); index++) held |= swap(pin(index), 0);
+    step();
+    if (held) add_orphan();  // after the pins are gone: who sweeps next finds what they kept
+}
+
+void Members::leave() {
+    drop_pins();
+    Member& member = at(slot_);
     store(member.high, 0u);
     store(member.state, 0u, std::memory_order_seq_cst);
+    step();
     id_ = 0;
     record_lock(fd_, F_SETLK, F_UNLCK, slot_);
 }
@@ -135,7 +146,8 @@ void Members::forget() {
 }
 
 bool Members::seize(u32 slot) {
-    if ((id_ && slot == slot_) || slot == heir_ || load(at(slot).state) != 1) return false;
+    // The state first: an heir is known as such before its state says used, and this process does not see its own guard.
+    if (load(at(slot).state) != 1 || (id_ && slot == slot_) || slot == heir_) return false;
     if (record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot) || !record_lock(fd_, F_SETLK, F_WRLCK, slot)) return false;
     if (load(at(slot).state) == 1 && !record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot)) return true;
     record_lock(fd_, F_SETLK, F_UNLCK, slot);
@@ -191,9 +203,11 @@ void Members::reserve_heir() {
         if (load(at(slot).state) != 0 || slot_locked(slot)) continue;
         if (!record_lock(fd_, F_SETLK, F_WRLCK, GUARD + slot)) continue;
         const Member& own = at(slot_);
+        heir_ = slot;
         try {
             claim(slot, own.read_only, own.pins_bytes);
         } catch (const Error&) {
+            heir_ = MEMBERS;
             record_lock(fd_, F_SETLK, F_UNLCK, GUARD + slot);
             return;
         }
@@ -203,7 +217,6 @@ void Members::reserve_heir() {
             u64 word = load(pin(index));
             store(pins(slot)[index], word & (TRANSIENT | RELEASING) ? 0 : word, std::memory_order_seq_cst);
         }
-        heir_ = slot;
         heir_id_ = make_id(load(at(slot).generation), slot);
         return;
     }
@@ -224,15 +237,18 @@ void Members::fork_parent() {
 }
 
 void Members::fork_child() {
-    if (heir_id_ && record_lock(fd_, F_SETLK, F_WRLCK, heir_)) {
+    // If the parent was killed meanwhile nobody vouched for this process, and its slot may have been reaped.
+    id_ = 0;
+    bool locked = heir_id_ && record_lock(fd_, F_SETLK, F_WRLCK, heir_);
+    if (locked && load(at(heir_).state) == 1 && make_id(load(at(heir_).generation), heir_) == heir_id_) {
         slot_ = heir_;
         id_ = heir_id_;
         at(slot_).pid = u64(getpid());
         free_pins_.clear();
         for (u32 index = 0; index < load(at(slot_).high); index++)
             if (load(pin(index)) == 0) free_pins_.push_back(index);
-    } else {
-        id_ = 0;
+    } else if (locked) {
+        record_lock(fd_, F_SETLK, F_UNLCK, heir_);
     }
     heir_ = MEMBERS;
     if (heir_pipe_[0] >= 0) {

@@ -25,12 +25,15 @@ public:
     Member& at(u32 slot) const { return reinterpret_cast<Member*>(map_ + MEMBER_AT)[slot]; }
     u64* pins(u32 slot) const { return reinterpret_cast<u64*>(map_ + PINS_AT + slot * PINS_BYTES); }
     u32 slots_high() const { return load(head().slots_high); }
+    bool holds(const u64* root) const { return root >= pins(0) && root < pins(MEMBERS); }
+    void add_orphan() const { std::atomic_ref<u64>(head().orphans).fetch_add(1); }
 
     bool alive(u32 id) const;
     bool slot_locked(u32 slot) const;    // by another process; its own slot counts
     u32 live_others() const;
 
     void join(bool read_only);           // the caller holds the join lock
+    void drop_pins();                    // all of this member's
     void leave();
     void forget();                       // first opener: nobody is alive, so no slot and no pin counts
     bool seize(u32 slot);                // locks a dead member's slot, for reaping
@@ -55,7 +58,7 @@ private:
     u32 id_ = 0, slot_ = 0;
     std::mutex mutex_;                   // of free_pins_ and high
     std::vector<u32> free_pins_;
-    u32 heir_ = MEMBERS;                 // slot reserved for a child that is being forked
+    std::atomic<u32> heir_{MEMBERS};     // slot reserved for a child that is being forked
     u32 heir_id_ = 0;
     int heir_pipe_[2] = {-1, -1};
 };

@@ -122,9 +122,10 @@ private:
     void retire(u32 pin, u64 bytes) noexcept;    // a transient pin of a record that may be free now
     void drain(bool wait);
     void drain_locked();
-    bool reap();
+    void reap();
+    void sweep_if_needed();
     void sweep();
-    bool in_index(u64 record);
+    bool revive(u64 record);
     void free_record(u32 pin);
     void snapshot(std::vector<u64>& pinned, const std::vector<u32>& except) const;
     void drop(u32 pin);
@@ -148,7 +149,7 @@ private:
     std::mutex limbo_mutex_;
     std::vector<u32> limbo_;                     // transient pins
     u64 limbo_bytes_ = 0;
-    u64 orphans_seen_ = 0;
+    bool entered_ = false;                       // guarded by the join gate
 
     friend void fork_prepare_all();
     friend void fork_after_all(bool child);

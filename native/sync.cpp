@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
+#include <utility>
 
 namespace osf {
 
@@ -19,9 +21,20 @@ static bool nap(const u32& word, u32 seen, u64 start, long timeout_ns) {
     return true;
 }
 
-static void break_barrier(Barrier& barrier) {
-    store(barrier.broken, 1u);
-    store(barrier.generation, load(barrier.generation) + 1);
+// Ends the round `generation`: the next one begins with nobody in it. A futex waits on the low half of the word.
+static void next_round(Barrier& barrier, u32 generation) {
+    static_assert(offsetof(Barrier, arrived) == offsetof(Barrier, generation) + 4 && offsetof(Barrier, generation) % 8 == 0);
+    store(reinterpret_cast<u64&>(barrier.generation), u64(generation + 1), std::memory_order_seq_cst);
+    step();
+}
+
+static void end_badly(Barrier& barrier, bool broken) {
+    u32 generation = load(barrier.generation);
+    store(barrier.failed, generation + 1);
+    step();
+    store(barrier.broken, u32(broken));
+    step();
+    next_round(barrier, generation);
     lock_drop(barrier.lock);
     futex_wake(barrier.generation, INT_MAX);
 }
@@ -33,34 +46,31 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns) {
         lock_drop(barrier.lock);
         throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
     }
-    if (load(barrier.arrived) >= barrier.parties) store(barrier.arrived, 0u);  // the last arriver died between its two stores
     u32 generation = load(barrier.generation), place = load(barrier.arrived);
-    store(barrier.ids[place], members.id());
-    store(barrier.arrived, place + 1);
-    step();
     if (place + 1 == barrier.parties) {
-        store(barrier.generation, generation + 1);
-        step();
-        store(barrier.arrived, 0u);
+        next_round(barrier, generation);
         lock_drop(barrier.lock);
         futex_wake(barrier.generation, INT_MAX);
         return 0;
     }
+    store(barrier.ids[place], members.id());
+    step();
+    store(barrier.arrived, place + 1);
+    step();
     lock_drop(barrier.lock);
     for (;;) {
         bool in_time = nap(barrier.generation, generation, start, timeout_ns);
         lock_take(barrier.lock, members);
-        bool passed = load(barrier.generation) != generation;
-        if (passed) {
-            bool broken = load(barrier.broken);
+        if (load(barrier.generation) != generation) {
+            bool failed = int(load(barrier.failed) - (generation + 1)) >= 0 && load(barrier.failed);
             lock_drop(barrier.lock);
-            if (broken) throw Error(Code::broken_barrier, "the barrier broke: a process died or gave up while waiting; reset() it");
+            if (failed) throw Error(Code::broken_barrier, "the barrier broke: a process died, gave up or reset it while others waited");
             return barrier.parties - 1 - place;
         }
         bool death = false;
         for (u32 at = 0; at < load(barrier.arrived); at++) death |= !members.alive(load(barrier.ids[at]));
         if (death || !in_time) {
-            break_barrier(barrier);
+            end_badly(barrier, true);
             throw Error(Code::broken_barrier, death ? "the barrier broke: a process died while waiting; reset() it"
                                                     : "the barrier broke: not all " + std::to_string(barrier.parties) +
                                                           " parties came in time; reset() it");
@@ -69,14 +79,22 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns) {
     }
 }
 
+// Those who wait learn that their round broke.
 void barrier_reset(Barrier& barrier, const Members& members) {
     lock_take(barrier.lock, members);
-    store(barrier.arrived, 0u);
-    store(barrier.broken, 0u);
-    store(barrier.generation, load(barrier.generation) + 1);
-    lock_drop(barrier.lock);
-    futex_wake(barrier.generation, INT_MAX);
+    end_badly(barrier, false);
 }
+
+// Holds a channel's lock, through exceptions too. A dead owner leaves nothing to repair.
+struct Guard {
+    Lock& lock;
+    bool held = true;
+    Guard(Lock& of, const Members& members) : lock(of) { lock_take(lock, members); }
+    ~Guard() { drop(); }
+    void drop() { if (std::exchange(held, false)) lock_drop(lock); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+};
 
 static Channel& channel_at(Space& space, const Held& held) { return *reinterpret_cast<Channel*>(space.bytes(held)); }
 static Slot& slot_at(Channel& channel, u64 number) {
@@ -96,38 +114,33 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
                                          std::to_string(channel.slot_bytes - sizeof(Slot)) + "); put it as an array and send that");
     const u64 start = now_ns();
     for (;;) {
-        lock_take(channel.lock, space.members);
+        Guard guard(channel.lock, space.members);
         u64 tail = load(channel.tail);
         if (tail - load(channel.head) < channel.capacity) {
             Slot& slot = slot_at(channel, tail);
             slot.length = u32(bytes.size());
             slot.kind = 0;
             slot.record = array ? array->record : 0;
-            try {
-                if (array && load(space.record(*array).state) == live) {
-                    slot.kind = 1;
-                } else if (array) {
-                    std::string name = hidden_name(held, tail, channel);
-                    space.remove(name);
-                    step();
-                    space.name(*array, name);
-                    slot.kind = 2;
-                }
-            } catch (...) {
-                lock_drop(channel.lock);
-                throw;
+            if (array && load(space.record(*array).state) == live) {
+                slot.kind = 1;
+            } else if (array) {
+                std::string name = hidden_name(held, tail, channel);
+                space.remove(name);
+                step();
+                space.name(*array, name);
+                slot.kind = 2;
             }
             std::memcpy(slot.bytes, bytes.data(), bytes.size());
             step();
             store(channel.tail, tail + 1);
             store(channel.items, load(channel.items) + 1);
             step();
-            lock_drop(channel.lock);
+            guard.drop();
             futex_wake(channel.items, 1);
             return true;
         }
         u32 room = load(channel.room);
-        lock_drop(channel.lock);
+        guard.drop();
         if (!nap(channel.room, room, start, timeout_ns)) return false;
     }
 }
@@ -136,11 +149,11 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
     Channel& channel = channel_at(space, held);
     const u64 start = now_ns();
     for (;;) {
-        lock_take(channel.lock, space.members);
+        Guard guard(channel.lock, space.members);
         u64 head = load(channel.head);
         if (head == load(channel.tail)) {
             u32 items = load(channel.items);
-            lock_drop(channel.lock);
+            guard.drop();
             if (!nap(channel.items, items, start, timeout_ns)) return false;
             continue;
         }
@@ -164,7 +177,7 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
         store(channel.head, head + 1);
         store(channel.room, load(channel.room) + 1);
         step();
-        lock_drop(channel.lock);
+        guard.drop();
         futex_wake(channel.room, 1);
         if (!lost) return true;
     }
@@ -178,10 +191,9 @@ u64 channel_length(Space& space, const Held& held) {
 
 void channel_discard(Space& space, const Held& held) {
     Channel& channel = channel_at(space, held);
-    lock_take(channel.lock, space.members);
+    Guard guard(channel.lock, space.members);
     for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));
     store(channel.head, load(channel.tail));
-    lock_drop(channel.lock);
 }
 
 }  // namespace osf

@@ -11,8 +11,10 @@ enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter
 
 struct Barrier {
     Lock lock;
-    u32 generation, parties, arrived, broken;
-    u32 ids[];              // members that wait
+    u32 generation, arrived;  // together one word: a round ends, and the next begins empty, by one store
+    u32 parties, broken;
+    u32 failed, pad;          // 1 + the latest round that ended without everybody
+    u32 ids[];                // members that wait
 };
 
 // The order of arrival, counted down to 0 for the last. Throws broken_barrier if a waiter died, the time ran out

@@ -24,11 +24,13 @@ struct Space::Marks {
     const Space& space;
     std::vector<u64> extents[2];
     std::unordered_map<u64, ChunkMark> chunks[2];
+    bool strict;                 // from the index alone, and any damage throws
     std::vector<u64*> stale;     // words that a rename left behind
+    std::vector<u64*> spare;     // names that records do not go by
     std::vector<u64> records;
     Audit found;
 
-    explicit Marks(const Space& of) : space(of) {
+    Marks(const Space& of, bool no_pins) : space(of), strict(no_pins) {
         for (int h = 0; h < 2; h++) extents[h].resize(div_up(of.layout.heap[h].pages, 64) + 1);
     }
 
@@ -93,17 +95,23 @@ struct Space::Marks {
             u64 ref = load(record.names[which]);
             if (!ref) continue;
             if (ref % 64 || !space.meta.contains(ref)) damaged("a name lies outside the heap");
-            u64 head = load(reinterpret_cast<const Name*>(space.meta.pointer(ref))->magic_len), length = head & 0xffff;
             bool current = load(record.renamed) && ((load(record.renamed) - 1) & 1) == u64(which);
+            if (!current) {  // of an earlier name, or of one that did not come to be
+                if (strict) spare.push_back(const_cast<u64*>(&record.names[which]));
+                else if (!space.meta.slot_taken(ref)) found.missing_blocks++;
+                else block(0, ref, class_bytes(space.meta.chunk(space.meta.chunk_index(ref)).cls), true);
+                continue;
+            }
+            u64 head = load(reinterpret_cast<const Name*>(space.meta.pointer(ref))->magic_len), length = head & 0xffff;
             bool valid = head >> 48 == NAME_MAGIC && !(head >> 16 & 0xffffffff) && length && length <= NAME_MAX_BYTES;
-            if (valid) block(0, ref, 8 + align_up(length, 8), true);
-            else if (current) damaged("a name is unreadable");
+            if (!valid) damaged("a name is unreadable");
+            block(0, ref, 8 + align_up(length, 8), true);
         }
         records.push_back(offset);
         found.bytes += record.nbytes;
     }
 
-    void index(bool strict) {
+    void index() {
         for (u64 at = 0; at < STRIPES; at++) {
             const Stripe& stripe = space.index.stripe(at);
             u64 table = load(stripe.table), offset = table & 0xffffffffffc0ull, words = 1ull << (table & 63);
@@ -151,8 +159,8 @@ struct Space::Marks {
 };
 
 Space::Marks Space::mark(bool pins) const {
-    Marks marks(*this);
-    marks.index(!pins);
+    Marks marks(*this, !pins);
+    marks.index();
     if (pins) marks.pins();
     return marks;
 }
@@ -247,10 +255,11 @@ void Space::repair() {
     }
     Marks marks = mark(false);
     for (u64* word : marks.stale) store(*word, 1);
+    for (u64* root : marks.spare) store(*root, 0);
     roots().collect = Lock{};
     for (Stripe& stripe : roots().stripes) {
         stripe.lock = Lock{};
-        stripe.next = stripe.old = stripe.moving = stripe.moved_from = 0;
+        stripe.next = stripe.old = stripe.moving = stripe.moving_to = 0;
         stripe.live = stripe.used = 0;
         for (u64 at = 0; at < Index::count(stripe.table); at++) {
             u64 word = index.words(stripe.table)[at];

@@ -185,7 +185,7 @@ inline std::vector<Operation> operations() {
     list.push_back({"slabs that come and go", nothing,
                     [](Shared space) {
                         std::vector<Held> held;
-                        for (int number = 0; number < 18; number++) held.push_back(make(*space, "", 8000, 1, "slab"));
+                        for (int number = 0; number < 10; number++) held.push_back(make(*space, "", 8000, 1, "slab"));
                         for (const Held& each : held) space->release(each);
                         space->collect();
                     },

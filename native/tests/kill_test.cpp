@@ -89,34 +89,49 @@ static void clean_up(Space& space, const Operation& operation) {
     CHECK(space.index.live() == 1);
 }
 
+// One kill and what a survivor makes of it. The survivor may look at everything first, see a newcomer first, or just go
+// on; and it may hold what the operation replaces.
+enum class Then { audit, newcomer, go_on };
+
+static bool survive(std::shared_ptr<Space>& space, const Treasure& treasure, const Operation& operation, long k, Then then) {
+    operation.prepare(*space);
+    Held old = space->find("a");
+    if (old && then != Then::newcomer) space->release(old), old = {};
+    bool died = kill_at(space, operation, k);
+    if (then == Then::audit) check_sound(*space, "audit after the kill");
+    if (then == Then::newcomer) newcomer(space);
+    treasure.check();
+    if (old) {
+        CHECK(version_of(space->bytes(old), space->record(old).nbytes, hash_name("a")) == 1);
+        space->release(old);
+    }
+    clean_up(*space, operation);
+    treasure.check();
+    return died;
+}
+
 static void survivor_goes_on() {
     for (const Operation& operation : operations()) {
-        Place place;
-        std::shared_ptr<Space> space = place.open();
-        Treasure treasure(*space);
-        long k = 0, kills = 0;
-        for (int mode = 0; mode < 3; mode++) {
-            for (k = 0;; k++, kills++) {
-                set_context(mode == 0 ? "audit first" : mode == 1 ? "newcomer first" : "operations first", operation, k);
-                operation.prepare(*space);
-                Held old = space->find("a");  // with mode 1, the survivor also holds what the operation replaces
-                if (old && mode != 1) space->release(old), old = {};
-                bool died = kill_at(space, operation, k);
-                if (mode == 0) check_sound(*space, "audit after the kill");
-                if (mode == 1) newcomer(space);
-                treasure.check();
-                if (old) {
-                    CHECK(version_of(space->bytes(old), space->record(old).nbytes, hash_name("a")) == 1);
-                    space->release(old);
-                }
-                clean_up(*space, operation);
-                treasure.check();
-                if (!died) break;
+        long kills = 0;
+        for (Then then : {Then::audit, Then::newcomer, Then::go_on}) {
+            Place worn;
+            std::shared_ptr<Space> space = worn.open();
+            Treasure treasure(*space);
+            for (long k = 0;; k++, kills++) {  // in one space, whose memory has seen use
+                set_context(then == Then::audit ? "audit" : then == Then::newcomer ? "newcomer" : "go on", operation, k);
+                if (!survive(space, treasure, operation, k, then)) break;
             }
+            treasure.release();
+            space->remove("keep");
+            check_sound(*space);
         }
-        treasure.release();
-        space->remove("keep");
-        check_sound(*space);
+        for (long k = 0;; k++, kills++) {  // and each in a fresh one
+            set_context("fresh", operation, k);
+            Place fresh;
+            std::shared_ptr<Space> space = fresh.open();
+            Treasure treasure(*space);
+            if (!survive(space, treasure, operation, k, k % 2 ? Then::audit : Then::go_on)) break;
+        }
         say("a survivor goes on", operation.title, kills);
     }
 }
