@@ -1,4 +1,4 @@
-"""Other processes for tests: each runs functions on request, keeps what they hold, and can be killed at any moment."""
+"""Other processes for tests: each runs functions on request, keeps what they hold, and can be killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(pipe: Connection) -> None:
 
 
 class Peer:
-    """A process that runs functions as `function(state, *arguments)`; `state` lives as long as the process."""
+    """A process that runs functions as `function(state, *arguments)`; `state` lives as long as it."""
 
     def __init__(self, method: str = "spawn") -> None:
         context: Any = multiprocessing.get_context(method)

@@ -1,4 +1,4 @@
-"""What tests of spaces ask other processes to do. The first argument is what that process keeps between calls."""
+"""What tests of spaces ask other processes to do; the first argument is what that process keeps."""
 
 from __future__ import annotations
 

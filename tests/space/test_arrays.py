@@ -94,13 +94,16 @@ def test_new_is_found_only_when_its_block_ends(space: Space, peer: Peer) -> None
 def test_block_that_raises_publishes_nothing_and_leaks_nothing(space: Space) -> None:
     before = shelf.free_bytes(space)
     with pytest.raises(RuntimeError, match="on purpose"):
-        with space.new("a", 1 << 20) as draft:
-            draft.numpy()[:] = 1
-            raise RuntimeError("on purpose")
-    del draft
+        _fail_half_way(space)
     assert "a" not in space
     assert shelf.problems(space) == shelf.SOUND
     assert shelf.free_bytes(space) == before
+
+
+def _fail_half_way(space: Space) -> None:
+    with space.new("a", 1 << 20) as draft:
+        draft.numpy()[:] = 1
+        raise RuntimeError("on purpose")
 
 
 def test_draft_whose_name_was_taken_meanwhile_is_refused(space: Space) -> None:

@@ -1,7 +1,8 @@
-"""Spaces: made, opened, listed, closed and removed; several in a process; the same addresses in every process."""
+"""Spaces: made, opened, listed, closed and removed; at the same addresses in every process."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,19 @@ from tests.space import shelf
 
 
 def test_package_offers_these_names() -> None:
-    assert sorted(openshelf.__all__) == [
-        "Array", "Atomic", "Barrier", "Channel", "Counter", "Folder", "Lock", "OpenshelfError", "Space", "Where", "spaces",
-    ]  # fmt: skip
+    nouns = [
+        "Array",
+        "Atomic",
+        "Barrier",
+        "Channel",
+        "Counter",
+        "Folder",
+        "Lock",
+        "OpenshelfError",
+        "Space",
+        "Where",
+    ]
+    assert sorted(openshelf.__all__) == [*nouns, "spaces"]
     assert all(hasattr(openshelf, name) for name in openshelf.__all__)
 
 
@@ -56,7 +67,7 @@ def test_several_spaces_live_in_one_process_at_disjoint_addresses(home: Path) ->
     for number, space in enumerate(opened):
         space.put("a", np.full(100, number))
     ranges = sorted((s.describe()["base"], s.describe()["reserve"]) for s in opened)
-    for (base, reserve), (above, _) in zip(ranges, ranges[1:], strict=False):
+    for (base, reserve), (above, _) in itertools.pairwise(ranges):
         assert base + reserve <= above
     for number, space in enumerate(opened):
         assert space["a"].numpy().tolist() == [number] * 100
