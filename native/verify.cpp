@@ -5,6 +5,7 @@
 // free maps are derived. The same walk, with the members' pins as roots too, is the audit that tests use.
 #include <algorithm>
 #include <bit>
+#include <unistd.h>
 #include <unordered_map>
 
 #include "space.hpp"
@@ -24,10 +25,12 @@ struct Space::Marks {
     std::vector<u64> extents[2];
     std::unordered_map<u64, ChunkMark> chunks[2];
     std::vector<u64*> stale;     // words that a rename left behind
+    std::vector<u64*> unwritten; // names that a killed rename took a block for, and no more
     std::vector<u64> records;
     Audit found;
+    const bool strict;           // at rest: no map is believed, and nothing changes meanwhile
 
-    explicit Marks(const Space& of) : space(of) {
+    Marks(const Space& of, bool at_rest) : space(of), strict(at_rest) {
         for (int h = 0; h < 2; h++) extents[h].resize(div_up(of.layout.heap[h].pages, 64) + 1);
     }
 
@@ -97,12 +100,14 @@ struct Space::Marks {
             bool valid = head >> 48 == NAME_MAGIC && !(head >> 16 & 0xffffffff) && length && length <= NAME_MAX_BYTES;
             if (valid) block(0, ref, 8 + align_up(length, 8), true);
             else if (current) damaged("a name is unreadable");
+            else if (!strict && space.meta.slot_taken(ref)) slot(0, ref, space.meta.capacity(ref), true);
+            else unwritten.push_back(const_cast<u64*>(&record.names[which]));
         }
         records.push_back(offset);
         found.bytes += record.nbytes;
     }
 
-    void index(bool strict) {
+    void index() {
         for (u64 at = 0; at < STRIPES; at++) {
             const Stripe& stripe = space.index.stripe(at);
             u64 table = load(stripe.table), offset = table & 0xffffffffffc0ull, words = 1ull << (table & 63);
@@ -136,10 +141,29 @@ struct Space::Marks {
         return true;
     }
 
+    // A live record is in the index at every moment, so one that is not lost its word to damage. Records are known by
+    // their checksums, which cover their places; holes of the file are not touched, that would fill them.
+    void lost(int control) {
+        std::sort(records.begin(), records.end());
+        const u64 start = space.layout.heap[0].at, end = space.layout.control_bytes;
+        for (off_t at = off_t(start); (at = lseek(control, at, SEEK_DATA)) >= 0;) {
+            off_t hole = lseek(control, at, SEEK_HOLE);
+            if (hole < 0) break;
+            for (u64 offset = align_up(u64(at), 64); offset + sizeof(Record) <= std::min(u64(hole), end); offset += 64) {
+                const Record& record = space.record(offset);
+                if (load(record.state) != live || std::binary_search(records.begin(), records.end(), offset)) continue;
+                u64 bytes = record_bytes(record);
+                if (bytes <= SLAB_MAX && offset + bytes <= u64(hole) && record.check == record_check(record, offset))
+                    damaged("an array lost its place in the index");
+            }
+            at = hole;
+        }
+    }
+
     void pins() {
         for (u32 slot = 0; slot < space.members.slots_high(); slot++) {
             if (load(space.members.at(slot).state) != 1) continue;
-            for (u32 pin = 0; pin < load(space.members.at(slot).high); pin++) {
+            for (u32 pin = 0; pin < space.members.pins_high(slot); pin++) {
                 u64 offset = load(space.members.pins(slot)[pin]) & ~FLAGS;
                 if (!offset) continue;
                 if (!space.meta.slot_taken(offset)) found.missing_blocks++;
@@ -150,9 +174,10 @@ struct Space::Marks {
 };
 
 Space::Marks Space::mark(bool pins) const {
-    Marks marks(*this);
-    marks.index(!pins);
+    Marks marks(*this, !pins);
+    marks.index();
     if (pins) marks.pins();
+    else marks.lost(control_fd_);
     return marks;
 }
 
@@ -225,6 +250,7 @@ void Space::repair() {
     }
     Marks marks = mark(false);
     for (u64* word : marks.stale) store(*word, 1);
+    for (u64* name : marks.unwritten) store(*name, 0);
     roots().collect = Lock{};
     for (Stripe& stripe : roots().stripes) {
         stripe.lock = Lock{};
