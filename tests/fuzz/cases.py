@@ -103,15 +103,19 @@ class Pristine:
                 os.truncate(path, self.sizes[name])
             handle = os.open(path, os.O_RDWR)
             try:
-                for start, end in extents(path):
+                whole = [(start, start + len(data)) for start, data in parts]  # a cut file lost some of these
+                for start, end in sorted({*extents(path), *whole}):
                     _clean(handle, start, end, parts)
             finally:
                 os.close(handle)
 
 
 def _clean(handle: int, start: int, end: int, parts: list[tuple[int, bytes]]) -> None:
-    now = np.frombuffer(os.pread(handle, end - start, start), np.uint8)
-    was = np.zeros(end - start, np.uint8)
+    before = next((data for at, data in parts if at == start and len(data) == end - start), None)
+    current = os.pread(handle, end - start, start)
+    if current == before:
+        return
+    now, was = np.frombuffer(current, np.uint8), np.zeros(end - start, np.uint8)
     for at, data in parts:
         low, high = max(at, start), min(at + len(data), end)
         if low < high:
