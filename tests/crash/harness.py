@@ -88,7 +88,14 @@ class Harness:
         self.slots = [Slot(number, home / f"journal-{number}") for number in range(WORKERS)]
 
     def start(self, slot: Slot) -> None:
-        arguments = (self.path, slot.number, self.random.getrandbits(32), str(slot.journal), dict(slot.names), self.recovery)
+        arguments = (
+            self.path,
+            slot.number,
+            self.random.getrandbits(32),
+            str(slot.journal),
+            dict(slot.names),
+            self.recovery,
+        )
         slot.process = self.context.Process(target=work, args=arguments)
         slot.process.start()
 
@@ -197,7 +204,9 @@ class Harness:
             raise Problem(f"the check found {faults}")
         entries = self.space._core.list("")
         if exact and checked["bytes"] != sum(entry[1] for entry in entries):
-            raise Problem(f"{checked['bytes'] - sum(e[1] for e in entries)} bytes are kept, but nobody holds them")
+            raise Problem(
+                f"{checked['bytes'] - sum(e[1] for e in entries)} bytes are kept, but nobody holds them"
+            )
         counted, maybe = sum(s.counted for s in self.slots), sum(s.maybe_counted for s in self.slots)
         if not counted <= self.counter.value <= maybe:
             raise Problem(f"the counter is {self.counter.value}, not in {counted} to {maybe}")

@@ -20,7 +20,10 @@ import numpy as np
 from openshelf import Array, Channel, Space, _core
 from openshelf.errors import UnknownName
 
-PAUSE, DROPPED = 0, 1  # words of the control array: what the parent asks for, how many answered; then one per slot
+PAUSE, DROPPED = (
+    0,
+    1,
+)  # words of the control array: what the parent asks for, how many answered; then one per slot
 STOP = -1
 GROW_LIMIT = 512 << 20
 VIEWS, NAMES, ANONYMOUS = 8, 12, 4
@@ -74,7 +77,9 @@ class Worker:
         return self.random.randint(4, 500 if kind < 0.7 else 30_000 if kind < 0.95 else 1 << 18)
 
     def fresh_name(self) -> str | None:
-        free = [f"{self.slot}/{number}" for number in range(NAMES) if f"{self.slot}/{number}" not in self.names]
+        free = [
+            f"{self.slot}/{number}" for number in range(NAMES) if f"{self.slot}/{number}" not in self.names
+        ]
         return self.random.choice(free) if free else None
 
     def own_name(self) -> str | None:

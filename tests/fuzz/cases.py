@@ -6,6 +6,7 @@ being sparse and large. A worker process runs many cases; one that crashes or ha
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Callable
@@ -21,6 +22,7 @@ NAMES = 50
 CONTROL, MEMBERS, DATA = "control", "members", "data"
 
 
+@functools.cache
 def content(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     sizes = (1, 60, 700, 5000, 20_000, 300_000)
     return np.random.default_rng(number).integers(0, 256, sizes[number % len(sizes)], dtype=np.uint8)
@@ -140,7 +142,9 @@ def damage(pristine: Pristine, seed: int) -> str:
     name = CONTROL if chance.random() < 0.85 else MEMBERS
     path, size = pristine.directory / name, pristine.sizes[name]
     if chance.random() < 0.02:
-        wanted = chance.choice([0, 1, 100, 4096, 8192, size - 1, size - 4096, size + 1, size + 4096, chance.randrange(size)])
+        wanted = chance.choice(
+            [0, 1, 100, 4096, 8192, size - 1, size - 4096, size + 1, size + 4096, chance.randrange(size)]
+        )
         os.truncate(path, wanted)
         return f"{name} cut or stretched to {wanted}"
     done = []
@@ -189,7 +193,9 @@ def judge(path: str, use: bool) -> str:
     try:
         with Space.open(path) as space:
             wrong = _compare(space)
-            if not wrong and (faults := {k: v for k, v in space.check().items() if k not in ("arrays", "bytes") and v}):
+            if not wrong and (
+                faults := {k: v for k, v in space.check().items() if k not in ("arrays", "bytes") and v}
+            ):
                 wrong = f"the check found {faults}"
             return wrong or (use and _use(space)) or "right"
     except OpenshelfError as error:
@@ -218,7 +224,9 @@ def _use(space: Space) -> str:
         space.rename(name_of(number), f"moved/{number}")
         space.put(f"fresh/{number}", content(number))
         space.delete(f"moved/{number}")
-    faults = {kind: count for kind, count in space.check().items() if kind not in ("arrays", "bytes") and count}
+    faults = {
+        kind: count for kind, count in space.check().items() if kind not in ("arrays", "bytes") and count
+    }
     return f"after use the check found {faults}" if faults else ""
 
 

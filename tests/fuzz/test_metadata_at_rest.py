@@ -75,7 +75,10 @@ class Run:
 @pytest.mark.parametrize("sealed", [True, False], ids=["closed in order", "all killed"])
 def test_damaged_space_is_refused_or_right(home: Path, sealed: bool) -> None:
     share = CASES // 2 // WORKERS
-    runs = [Run(home / f"fuzz{n}", sealed, range(FIRST + n * share, FIRST + (n + 1) * share)) for n in range(WORKERS)]
+    runs = [
+        Run(home / f"fuzz{n}", sealed, range(FIRST + n * share, FIRST + (n + 1) * share))
+        for n in range(WORKERS)
+    ]
     listeners = [threading.Thread(target=run.listen) for run in runs]
     for listener in listeners:
         listener.start()
