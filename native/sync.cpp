@@ -89,6 +89,13 @@ static std::string hidden_name(const Held& channel, u64 number, const Channel& o
     return HIDDEN + std::to_string(channel.record) + "/" + std::to_string(number % of.capacity);
 }
 
+static void lock_channel(Channel& channel, const Members& members) {
+    lock_take(channel.lock, members);
+    if (!load(channel.deleted)) return;
+    lock_drop(channel.lock);
+    throw Error(Code::unknown_name, "the channel was deleted; make it anew, with space.channel()");
+}
+
 bool channel_send(Space& space, const Held& held, std::string_view bytes, const Held* array, long timeout_ns) {
     Channel& channel = channel_at(space, held);
     if (bytes.size() + sizeof(Slot) > channel.slot_bytes)
@@ -96,7 +103,7 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
                                          std::to_string(channel.slot_bytes - sizeof(Slot)) + "); put it as an array and send that");
     const u64 start = now_ns();
     for (;;) {
-        lock_take(channel.lock, space.members);
+        lock_channel(channel, space.members);
         u64 tail = load(channel.tail);
         if (tail - load(channel.head) < channel.capacity) {
             Slot& slot = slot_at(channel, tail);
@@ -136,7 +143,7 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
     Channel& channel = channel_at(space, held);
     const u64 start = now_ns();
     for (;;) {
-        lock_take(channel.lock, space.members);
+        lock_channel(channel, space.members);
         u64 head = load(channel.head);
         if (head == load(channel.tail)) {
             u32 items = load(channel.items);
@@ -179,9 +186,15 @@ u64 channel_length(Space& space, const Held& held) {
 void channel_discard(Space& space, const Held& held) {
     Channel& channel = channel_at(space, held);
     lock_take(channel.lock, space.members);
+    store(channel.deleted, 1u);
+    step();
     for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));
     store(channel.head, load(channel.tail));
+    store(channel.items, load(channel.items) + 1);
+    store(channel.room, load(channel.room) + 1);
     lock_drop(channel.lock);
+    futex_wake(channel.items, INT_MAX);
+    futex_wake(channel.room, INT_MAX);
 }
 
 }  // namespace osf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openshelf import Array, Channel, Space
-from openshelf.errors import BadInput, UnknownName
+from openshelf.errors import BadInput, NameTaken, UnknownName
 from tests.processes import Peer, State
 from tests.space import shelf
 
@@ -138,13 +138,12 @@ def test_deleted_channel_takes_arrays_under_way_with_it(space: Space, full: bool
     assert shelf.problems(space) == shelf.SOUND
 
 
-def test_replaced_channel_takes_arrays_under_way_with_it(space: Space) -> None:
+def test_put_does_not_replace_a_channel(space: Space) -> None:
     channel = space.channel("ch", 4, 64)
     channel.send(space.put(None, shelf.pattern(1, 1 << 20)))
-    space.put("ch", np.zeros(1, np.uint8))
-    del channel
-    found = space.check()
-    assert (found["arrays"], found["bytes"]) == (1, 1)
+    with pytest.raises(NameTaken, match="delete it first"):
+        space.put("ch", np.zeros(1, np.uint8))
+    assert isinstance(channel.receive(), Array)
 
 
 def test_send_into_a_deleted_channel_leaks_nothing(space: Space, peer: Peer) -> None:
@@ -154,6 +153,8 @@ def test_send_into_a_deleted_channel_leaks_nothing(space: Space, peer: Peer) -> 
     peer.call(shelf.delete, "ch")
     with pytest.raises(UnknownName, match="deleted"):
         channel.send(space.put(None, shelf.pattern(1, 1 << 20)))
+    with pytest.raises(UnknownName, match="deleted"):
+        channel.receive()
     del channel
     peer.stop()
     assert space.check()["bytes"] == 0
