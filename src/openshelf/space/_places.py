@@ -84,7 +84,11 @@ def names() -> list[str]:
 def find(name: str) -> Path:
     """The directory of a space given by name, or by path for one that another user shares."""
     path = Path(name) if "/" in name else root() / check_name(name)
-    if not path.is_dir():
+    try:
+        there = path.is_dir()
+    except PermissionError as error:
+        raise NotPermitted(f"user {os.getuid()} may not look at {path}; its owner can share it with create(group=)") from error
+    if not there:
         near = difflib.get_close_matches(name, names(), 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise UnknownName(f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them")
