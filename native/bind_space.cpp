@@ -146,7 +146,7 @@ static nb::dict stats(Space& space) {
         const Member& member = space.members.at(slot);
         if (load(member.state) != 1) continue;
         u64 pins = 0;
-        for (u32 pin = 0; pin < load(member.high); pin++) pins += load(space.members.pins(slot)[pin]) != 0;
+        for (u32 pin = 0; pin < space.members.pins_high(slot); pin++) pins += load(space.members.pins(slot)[pin]) != 0;
         nb::dict one;
         one["slot"] = slot;
         one["pid"] = member.pid;

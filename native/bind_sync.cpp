@@ -11,10 +11,14 @@ using namespace osf;
 using namespace nb::literals;
 
 // Atomics of one width on a word of an array. The offset is checked here: it comes from Python.
+static void need_write(const Pin& pin) {
+    if (pin.space->read_only())
+        throw Error(Code::not_permitted, std::string("the space '") + pin.space->header().name + "' is open read-only (mode=\"r\")");
+}
+
 template <class T>
 static T& word_at(const Pin& pin, u64 offset, bool write) {
-    if (write && pin.space->read_only())
-        throw Error(Code::not_permitted, std::string("the space '") + pin.space->header().name + "' is open read-only (mode=\"r\")");
+    if (write) need_write(pin);
     char* at = pin.bytes() + offset;
     if (offset + sizeof(T) > pin.record().nbytes || u64(at) % sizeof(T))
         throw Error(Code::bad_address, "an atomic needs an aligned word of " + std::to_string(sizeof(T)) + " bytes inside the array; offset " +
@@ -77,6 +81,7 @@ void bind_sync(nb::module_& m) {
     m.def("wake_word", [](const Pin& pin, u64 offset, int count) { return futex_wake(word_at<u32>(pin, offset, false), count); });
 
     m.def("lock_take", [](const Pin& pin, double timeout_s) -> std::optional<bool> {  // died?, or None: timed out
+        need_write(pin);
         Grant grant = Grant::timed_out;
         bool taken = wait_in_slices(timeout_s, [&](long slice) {
             grant = lock_take(lock_at(pin), pin.space->members, slice);
@@ -86,6 +91,7 @@ void bind_sync(nb::module_& m) {
         return grant == Grant::owner_died;
     });
     m.def("lock_drop", [](const Pin& pin) {
+        need_write(pin);
         if (!owns(pin)) return false;
         lock_drop(lock_at(pin));
         return true;
@@ -97,10 +103,11 @@ void bind_sync(nb::module_& m) {
     m.def("barrier_parties", [](const Pin& pin) { return barrier_at(pin).parties; });
     m.def("barrier_broken", [](const Pin& pin) { return load(barrier_at(pin).broken) != 0; });
     m.def("barrier_wait", [](const Pin& pin, double timeout_s) {
+        need_write(pin);
         nb::gil_scoped_release release;
         return barrier_wait(barrier_at(pin), pin.space->members, timeout_s < 0 ? -1 : long(timeout_s * 1e9));
     });
-    m.def("barrier_reset", [](const Pin& pin) { barrier_reset(barrier_at(pin), pin.space->members); });
+    m.def("barrier_reset", [](const Pin& pin) { need_write(pin); barrier_reset(barrier_at(pin), pin.space->members); });
 
     m.def("channel_bytes", [](u32 capacity, u32 message_bytes) {
         u32 slot = u32(align_up(message_bytes + sizeof(Slot), 16));
@@ -114,11 +121,13 @@ void bind_sync(nb::module_& m) {
         return std::pair<u32, u32>(channel_at(pin).capacity, channel_at(pin).slot_bytes - u32(sizeof(Slot)));
     });
     m.def("channel_send", [](const Pin& pin, nb::bytes bytes, nb::object array, double timeout_s) {
+        need_write(pin);
         std::string_view view(bytes.c_str(), bytes.size());
         const Pin* other = array.is_none() ? nullptr : nb::cast<const Pin*>(array);
         return wait_in_slices(timeout_s, [&](long slice) { return channel_send(*pin.space, pin.held, view, other ? &other->held : nullptr, slice); });
     }, "pin"_a, "message"_a, "array"_a.none(), "timeout_s"_a);
     m.def("channel_receive", [](const Pin& pin, double timeout_s) -> nb::object {
+        need_write(pin);
         Message message;
         if (!wait_in_slices(timeout_s, [&](long slice) { return channel_receive(*pin.space, pin.held, message, slice); })) return nb::none();
         nb::object array = nb::none();
@@ -126,5 +135,5 @@ void bind_sync(nb::module_& m) {
         return nb::make_tuple(message.kind, nb::bytes(message.bytes.data(), message.bytes.size()), array);
     });
     m.def("channel_length", [](const Pin& pin) { return channel_length(*pin.space, pin.held); });
-    m.def("channel_discard", [](const Pin& pin) { channel_discard(*pin.space, pin.held); });
+    m.def("channel_discard", [](const Pin& pin) { need_write(pin); channel_discard(*pin.space, pin.held); });
 }

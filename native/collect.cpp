@@ -95,7 +95,7 @@ void Space::snapshot(std::vector<u64>& pinned, const std::vector<u32>& except) c
         const Member& member = members.at(slot);
         if (load(member.state) != 1) continue;
         const u64* pins = members.pins(slot);
-        u32 high = load(member.high);
+        u32 high = members.pins_high(slot);
         bool own = slot == members.slot();
         for (u32 pin = 0; pin < high; pin++) {
             u64 word = load(pins[pin]);

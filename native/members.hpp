@@ -7,6 +7,7 @@
 // byte GUARD + slot until the child has its own lock.
 #pragma once
 
+#include <algorithm>
 #include <mutex>
 #include <vector>
 
@@ -24,7 +25,9 @@ public:
     MembersHead& head() const { return *reinterpret_cast<MembersHead*>(map_); }
     Member& at(u32 slot) const { return reinterpret_cast<Member*>(map_ + MEMBER_AT)[slot]; }
     u64* pins(u32 slot) const { return reinterpret_cast<u64*>(map_ + PINS_AT + slot * PINS_BYTES); }
-    u32 slots_high() const { return load(head().slots_high); }
+    // Bounded, because a damaged file may say anything.
+    u32 slots_high() const { return std::min<u32>(load(head().slots_high), MEMBERS); }
+    u32 pins_high(u32 slot) const { return std::min<u32>(load(at(slot).high), PINS_BYTES / 8); }
     bool holds(const u64* root) const { return root >= pins(0) && root < pins(MEMBERS); }
     void add_orphan() const { std::atomic_ref<u64>(head().orphans).fetch_add(1); }
 

@@ -107,6 +107,10 @@ static std::string hidden_name(const Held& channel, u64 number, const Channel& o
     return HIDDEN + std::to_string(channel.record) + "/" + std::to_string(number % of.capacity);
 }
 
+static void refuse_deleted(const Channel& channel) {
+    if (load(channel.deleted)) throw Error(Code::unknown_name, "the channel was deleted; make it anew, with space.channel()");
+}
+
 bool channel_send(Space& space, const Held& held, std::string_view bytes, const Held* array, long timeout_ns) {
     Channel& channel = channel_at(space, held);
     if (bytes.size() + sizeof(Slot) > channel.slot_bytes)
@@ -115,6 +119,7 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
     const u64 start = now_ns();
     for (;;) {
         Guard guard(channel.lock, space.members);
+        refuse_deleted(channel);
         u64 tail = load(channel.tail);
         if (tail - load(channel.head) < channel.capacity) {
             Slot& slot = slot_at(channel, tail);
@@ -150,6 +155,7 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
     const u64 start = now_ns();
     for (;;) {
         Guard guard(channel.lock, space.members);
+        refuse_deleted(channel);
         u64 head = load(channel.head);
         if (head == load(channel.tail)) {
             u32 items = load(channel.items);
@@ -191,9 +197,17 @@ u64 channel_length(Space& space, const Held& held) {
 
 void channel_discard(Space& space, const Held& held) {
     Channel& channel = channel_at(space, held);
-    Guard guard(channel.lock, space.members);
-    for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));
-    store(channel.head, load(channel.tail));
+    {
+        Guard guard(channel.lock, space.members);
+        store(channel.deleted, 1u);
+        step();
+        for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));
+        store(channel.head, load(channel.tail));
+        store(channel.items, load(channel.items) + 1);
+        store(channel.room, load(channel.room) + 1);
+    }
+    futex_wake(channel.items, INT_MAX);
+    futex_wake(channel.room, INT_MAX);
 }
 
 }  // namespace osf

@@ -27,6 +27,7 @@ struct Channel {
     Lock lock;
     u32 items, room;        // change with every send, every receive: futex words
     u32 capacity, slot_bytes;
+    u32 deleted, pad;       // set before its name goes: nothing is sent that nobody could receive
     u64 head, tail;         // received and sent so far; the slot of n is n % capacity
     char slots[];
 };

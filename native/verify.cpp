@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <fcntl.h>
+#include <unistd.h>
 #include <unordered_map>
 
 #include "space.hpp"
@@ -145,10 +146,29 @@ struct Space::Marks {
         return true;
     }
 
+    // A live record is in the index at every moment, so one that is not lost its word to damage. Records are known by
+    // their checksums, which cover their places; holes of the file are not touched, that would fill them.
+    void lost(int control) {
+        std::sort(records.begin(), records.end());
+        const u64 start = space.layout.heap[0].at, end = space.layout.control_bytes;
+        for (off_t at = off_t(start); (at = lseek(control, at, SEEK_DATA)) >= 0;) {
+            off_t hole = lseek(control, at, SEEK_HOLE);
+            if (hole < 0) break;
+            for (u64 offset = align_up(u64(at), 64); offset + sizeof(Record) <= std::min(u64(hole), end); offset += 64) {
+                const Record& record = space.record(offset);
+                if (load(record.state) != live || std::binary_search(records.begin(), records.end(), offset)) continue;
+                u64 bytes = record_bytes(record);
+                if (bytes <= SLAB_MAX && offset + bytes <= u64(hole) && record.check == record_check(record, offset))
+                    damaged("an array lost its place in the index");
+            }
+            at = hole;
+        }
+    }
+
     void pins() {
         for (u32 slot = 0; slot < space.members.slots_high(); slot++) {
             if (load(space.members.at(slot).state) != 1) continue;
-            for (u32 pin = 0; pin < load(space.members.at(slot).high); pin++) {
+            for (u32 pin = 0; pin < space.members.pins_high(slot); pin++) {
                 u64 offset = load(space.members.pins(slot)[pin]) & ~FLAGS;
                 if (!offset) continue;
                 if (!space.meta.slot_taken(offset)) found.missing_blocks++;
@@ -162,6 +182,7 @@ Space::Marks Space::mark(bool pins) const {
     Marks marks(*this, !pins);
     marks.index();
     if (pins) marks.pins();
+    else marks.lost(control_fd_);
     return marks;
 }
 

@@ -182,6 +182,8 @@ def _count(shape: tuple[int, ...]) -> int:
 def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any) -> Array:
     """The range at an address inside a pinned array, with a type of the caller's."""
     element = element_type(dtype)
+    if any(length < 0 for length in shape):
+        raise Mismatch(f"a shape has no negative sizes, got {shape}")
     offset, size = address - pin.address, _count(shape) * element.itemsize
     if offset + size > pin.nbytes:
         raise BadAddress(

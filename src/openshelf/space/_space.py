@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openshelf import _core
-from openshelf.errors import AddressOccupied, BadInput, Closed, Mismatch, NameTaken, UnknownName
+from openshelf.errors import AddressOccupied, BadAddress, BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space import _places
 from openshelf.space._array import Array, typed_part
 from openshelf.space._dtypes import ElementType, element_type, of_numpy, stored
@@ -310,16 +310,21 @@ class Space(Folder):
     def at(self, address: int, shape: Any, dtype: Any) -> Array:
         """The typed range at a raw address, which some process passed on; holds the array that it lies in."""
         sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(size) for size in shape)
-        return typed_part(self._native.at(address), address, sizes, dtype)
+        return typed_part(self._pin_at(address), address, sizes, dtype)
+
+    def _pin_at(self, address: int) -> _core.Pin:
+        if not 0 <= address < 1 << 64:
+            raise BadAddress(f"{address} is no address: expected 64 bits without a sign")
+        return self._native.at(address)
 
     def where(self, address: int) -> Where:
         """What an address of this space means."""
         stats = self._native.stats()
         offset = address - int(stats["data_address"])
         if not 0 <= offset < int(stats["bytes"]):
-            self._native.at(address)  # raises, and says where the space is
+            self._pin_at(address)  # raises, and says where the space is
         try:
-            name = Array(self._native.at(address)).name
+            name = Array(self._pin_at(address)).name
         except ValueError:  # BadAddress: inside, but nothing is there
             name = None
         return Where(0, offset, "dram", socket.gethostname(), name)
@@ -327,6 +332,7 @@ class Space(Folder):
     def grow(self, more: str | int) -> None:
         """Adds room, while others use the space."""
         size = parse_size(more)
+        self._native.check_usable()
         backing = Path(str(self._native.stats()["backing"]))
         _places.check_room(backing.parent if backing.is_absolute() else Path(self._native.directory), size)
         self._native.grow(size)

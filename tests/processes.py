@@ -1,0 +1,116 @@
+"""Other processes for tests: each runs functions on request, keeps what they hold, and can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+WATCHDOG = 120.0  # seconds after which a process counts as hung
+
+State = dict[str, Any]
+
+
+class Hung(Exception):
+    """A process gave no answer for so long that it never will."""
+
+
+class Failed(Exception):
+    """A function raised in the other process; the text is its traceback."""
+
+
+class Died(Exception):
+    """The process ended before it answered; `code` is its exit code, negative for a signal."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+def serve(pipe: Connection) -> None:
+    """The other process: calls what it is sent with its own state first."""
+    state: State = {}
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if function is None:
+            return
+        try:
+            pipe.send((True, function(state, *arguments)))
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+
+
+class Peer:
+    """A process that runs functions as `function(state, *arguments)`; `state` lives as long as it."""
+
+    def __init__(self, method: str = "spawn") -> None:
+        context: Any = multiprocessing.get_context(method)
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=serve, args=(there,), daemon=True)
+        self.process.start()
+        there.close()
+        self.pid: int = self.process.pid
+
+    def start(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Begins a call; finish() waits for it."""
+        self.pipe.send((function, arguments))
+
+    def finish(self, timeout: float = WATCHDOG) -> Any:
+        try:
+            if not self.pipe.poll(timeout):
+                raise Hung(f"no answer from process {self.pid} in {timeout} s")
+            good, result = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(WATCHDOG)
+            raise Died(self.process.exitcode) from None
+        if not good:
+            raise Failed(result)
+        return result
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.start(function, *arguments)
+        return self.finish()
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL and waits until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.join(WATCHDOG)
+
+    def stop(self) -> None:
+        """Ends it in order."""
+        with contextlib.suppress(OSError):
+            self.pipe.send((None, ()))  # a forked process holds this end too: closing it would tell nothing
+        self.pipe.close()
+        self.process.join(WATCHDOG)
+        if self.process.is_alive():
+            self.kill()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        elif self.process.is_alive():
+            self.kill()
+
+
+def _without_state(state: State, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function in a process started by spawn for it."""
+    with Peer() as peer:
+        return peer.call(_without_state, function, arguments)
