@@ -130,9 +130,7 @@ class Harness:
         kind, *arguments = slot.pending
         if kind == "put":
             name, fact = arguments
-            if name in slot.names and self.shows(name, slot.names[name]):
-                slot.pending = None
-            elif name not in slot.names and name not in self.space:
+            if (name in slot.names and self.shows(name, slot.names[name])) or (name not in slot.names and name not in self.space):
                 slot.pending = None
             elif self.shows(name, fact):
                 slot.commit()

@@ -66,7 +66,7 @@ def test_full_channel_and_empty_channel_say_so_in_time(space: Space) -> None:
     assert channel.receive() == b"y"
 
 
-def _receive(state: State) -> tuple[int, str | None] | bytes | None | str:
+def _receive(state: State) -> tuple[int, str | None] | bytes | str | None:
     try:
         got = state["space"].channel("ch", 4, 64).receive(60)
     except UnknownName as error:
