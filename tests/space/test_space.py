@@ -8,28 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import openshelf
 from openshelf import Space, spaces
 from openshelf.errors import Closed, NameTaken, NotPermitted, UnknownName
 from tests.processes import Peer, in_fresh_process
 from tests.space import shelf
-
-
-def test_package_offers_these_names() -> None:
-    nouns = [
-        "Array",
-        "Atomic",
-        "Barrier",
-        "Channel",
-        "Counter",
-        "Folder",
-        "Lock",
-        "OpenshelfError",
-        "Space",
-        "Where",
-    ]
-    assert sorted(openshelf.__all__) == [*nouns, "spaces"]
-    assert all(hasattr(openshelf, name) for name in openshelf.__all__)
 
 
 def test_created_space_is_found_by_name_and_by_path(home: Path) -> None:

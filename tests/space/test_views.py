@@ -202,13 +202,16 @@ def test_child_forked_by_a_thread_while_others_work_is_a_member(space: Space) ->
 
 
 def _put_in_a_loop(state: State, nbytes: int, count: int) -> None:
-    for number in range(count):
+    """At least `count` times, and until the reader had its chance."""
+    looks, number = state["space"]["looks"].atomic(), 0
+    while number < count or looks.load() < 100:
         state["space"].put("shared", np.full(nbytes, number % 251, np.uint8))
+        number += 1
 
 
-def _read_in_a_loop(state: State, stop_name: str) -> int:
+def _read_in_a_loop(state: State) -> int:
     space: Space = state["space"]
-    stop, looks = space["stop"].atomic(), 0
+    stop, looks = space["stop"].atomic(), space["looks"].atomic()
     while not stop.load():
         array = space.get("shared")
         if array is None:
@@ -219,17 +222,18 @@ def _read_in_a_loop(state: State, stop_name: str) -> int:
             raise AssertionError("a half-written array was visible")
         if not (view == first).all():
             raise AssertionError("an array changed while it was held")
-        looks += 1
-    return looks
+        looks.add(1)
+    return looks.load()
 
 
 @pytest.mark.parametrize("nbytes", [200, 300_000])
 def test_reader_never_sees_a_half_written_put(space: Space, nbytes: int) -> None:
     stop = space.zeros("stop", 1, "int32").atomic()
+    space.zeros("looks", 1, "int32")
     with Peer() as writer, Peer() as other_writer, Peer() as reader:
         for peer in (writer, other_writer, reader):
             peer.call(shelf.open_space)
-        reader.start(_read_in_a_loop, "stop")
+        reader.start(_read_in_a_loop)
         for peer in (writer, other_writer):
             peer.start(_put_in_a_loop, nbytes, 3000)
         writer.finish()
