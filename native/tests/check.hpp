@@ -38,6 +38,12 @@ constexpr u64 BASE = 0x200000000000;
 constexpr bool UNDER_TSAN = false;
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool UNDER_ASAN = true;
+#else
+constexpr bool UNDER_ASAN = false;
+#endif
+
 // A directory with a fresh space, not opened. The process that made it removes it.
 class Place {
 public:
