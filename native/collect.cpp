@@ -41,16 +41,18 @@ void Space::release(const Held& held) noexcept {
 }
 
 void Space::retire(u32 pin, u64 bytes) noexcept {
-    bool full;
+    bool full, behind;
     {
         std::lock_guard guard(limbo_mutex_);
         limbo_.push_back(pin);
         limbo_bytes_ += bytes;
         full = limbo_.size() >= LIMBO_COUNT || limbo_bytes_ >= LIMBO_BYTES;
+        // Whoever is freeing now is usually done soon; if it seems not to be, it may be dead.
+        behind = limbo_.size() >= 8 * LIMBO_COUNT || limbo_bytes_ >= 8 * LIMBO_BYTES;
     }
     if (!full) return;
     try {
-        drain(false);
+        drain(behind);
     } catch (const Error&) {}  // they stay pinned; the next drain or, after this process, a sweep frees them
 }
 
