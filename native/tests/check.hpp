@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -157,6 +158,7 @@ inline pid_t start(const std::function<void()>& body) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
     try {
         body();
     } catch (const std::exception& error) {
