@@ -42,17 +42,18 @@ void Space::release(const Held& held) noexcept {
 }
 
 void Space::retire(u32 pin, u64 bytes) noexcept {
-    bool full, overfull;  // overfull: whoever frees now is slow or dead, so wait for the lock
+    bool full, behind;
     {
         std::lock_guard guard(limbo_mutex_);
         limbo_.push_back(pin);
         limbo_bytes_ += bytes;
         full = limbo_.size() >= LIMBO_COUNT || limbo_bytes_ >= LIMBO_BYTES;
-        overfull = limbo_.size() >= 8 * LIMBO_COUNT;
+        // Whoever is freeing now is usually done soon; if it seems not to be, it may be dead.
+        behind = limbo_.size() >= 8 * LIMBO_COUNT || limbo_bytes_ >= 8 * LIMBO_BYTES;
     }
     if (!full) return;
     try {
-        drain(overfull);
+        drain(behind);
     } catch (const Error&) {}  // they stay pinned; the next drain or, after this process, a sweep frees them
 }
 

@@ -63,7 +63,7 @@ void Space::try_make(const Spec& spec, bool zero, Held& held) {
     record.descr_len = u16(spec.descr.size());
     record.name_len = u16(spec.name.size());
     char* at = record_inline(record);
-    std::memcpy(at, spec.shape.data(), 8 * spec.shape.size());
+    if (!spec.shape.empty()) std::memcpy(at, spec.shape.data(), 8 * spec.shape.size());
     at += 8 * spec.shape.size();
     std::memcpy(at, spec.descr.data(), spec.descr.size());
     std::memcpy(at + spec.descr.size(), spec.name.data(), spec.name.size());
@@ -260,7 +260,7 @@ Held Space::at(u64 address) {
 std::vector<u64> Space::shape_of(const Held& held) const {
     const Record& record = this->record(held);
     std::vector<u64> shape(record.ndim);
-    std::memcpy(shape.data(), &record + 1, 8u * record.ndim);
+    if (record.ndim) std::memcpy(shape.data(), &record + 1, 8u * record.ndim);
     return shape;
 }
 

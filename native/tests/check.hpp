@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,12 @@ constexpr bool UNDER_TSAN = true;
 #else
 constexpr u64 BASE = 0x200000000000;
 constexpr bool UNDER_TSAN = false;
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool UNDER_ASAN = true;
+#else
+constexpr bool UNDER_ASAN = false;
 #endif
 
 // A directory with a fresh space, not opened. The process that made it removes it.
@@ -151,6 +158,7 @@ inline pid_t start(const std::function<void()>& body) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
     try {
         body();
     } catch (const std::exception& error) {

@@ -259,6 +259,24 @@ static void last_views_go_with_the_last_member() {
     check_end(*space);
 }
 
+// One is killed while it frees. The others' removals do not pile up, though they never ask for a collection.
+static void dead_collector_holds_nobody_up() {
+    context = "dead collector";
+    Place place;
+    auto space = place.open();
+    for (long k = 0; !load(space->roots().collect.word); k++) {
+        CHECK(k < 1000);
+        put(*space, "it", LARGE, 1);
+        run([&] {
+            step_limit = k;
+            space->remove("it");
+        });
+    }
+    for (u64 version = 1; version <= 100; version++) put(*space, "it", LARGE, version);
+    CHECK(space->data.used() * PAGE < 20 * LARGE);
+    check_end(*space);
+}
+
 static void slots_are_used_again() {
     context = "slots are used again";
     Place place;
@@ -349,6 +367,7 @@ int main(int count, char** argument) {
     parent_dies_while_forking();
     readers_hold_and_leave();
     last_views_go_with_the_last_member();
+    dead_collector_holds_nobody_up();
     slots_are_used_again();
     slots_full_of_dead();
     return 0;
