@@ -1,4 +1,4 @@
-"""Processes killed by SIGKILL while they change a space leave it whole: nothing lost, torn, leaked or stuck."""
+"""Processes that are killed while they change a space leave it whole: nothing lost, torn, leaked or stuck."""
 
 from __future__ import annotations
 
