@@ -54,6 +54,8 @@ class Peer:
 
     def __init__(self, method: str = "spawn") -> None:
         context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["openshelf"])
         self.pipe, there = context.Pipe()
         self.process = context.Process(target=serve, args=(there,), daemon=True)
         self.process.start()

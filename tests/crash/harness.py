@@ -75,7 +75,7 @@ class Harness:
         self.random, self.recovery = random.Random(seed), recovery
         self.path = str(home / "crash")
         self.context: Any = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["tests.crash.worker"])
+        self.context.set_forkserver_preload(["openshelf"])
         _core.set_recovery(recovery)
         self.space = Space.create("crash", "128MiB")
         self.space.zeros("control", 2 + WORKERS, "int32")

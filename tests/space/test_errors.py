@@ -193,11 +193,21 @@ def test_impossible_sizes_are_refused(home: Path, size: Any) -> None:
     assert not (home / "shelf").exists()
 
 
-def test_unknown_mode_and_group_are_refused(space: Space) -> None:
+def test_space_without_its_files_can_be_removed(home: Path) -> None:
+    Space.create("shelf", "16MiB").close()
+    (home / "shelf" / "control").unlink()
+    with pytest.raises(OpenshelfError):
+        Space.open("shelf")
+    Space.remove("shelf")
+    assert _places.names() == []
+
+
+def test_unknown_mode_and_group_are_refused(space: Space, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="mode is 'r' or 'rw'"):
         Space.open("shelf", "w")
     with pytest.raises(BadInput, match="no group 'no-such-group'"):
-        Space.create("other", "16MiB", group="no-such-group")
+        Space.create("other", "16MiB", group="no-such-group", backing=tmp_path)
+    assert list(tmp_path.iterdir()) == []
     assert _places.names() == ["shelf"]
 
 

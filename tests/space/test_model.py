@@ -118,7 +118,7 @@ class ManyProcesses(RuleBasedStateMachine):
         self.workers = [self.start() for _ in range(WORKERS)]
 
     def start(self) -> Peer:
-        worker = self.idle.pop() if self.idle else Peer()
+        worker = self.idle.pop() if self.idle else Peer("forkserver")
         worker.call(_open, self.path)
         return worker
 
@@ -245,7 +245,7 @@ def _forget(state: State) -> None:
 
 TestManyProcesses = ManyProcesses.TestCase
 TestManyProcesses.settings = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
