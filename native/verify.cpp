@@ -118,12 +118,13 @@ struct Space::Marks {
             u64 table = load(stripe.table), offset = table & 0xffffffffffc0ull, words = 1ull << (table & 63);
             if (offset % PAGE || !space.meta.contains(offset) || (table & 63) > 32 || words * 8 < PAGE) damaged("an index table lies outside the heap");
             extent(0, extent_ref((offset - space.layout.heap[0].at) / PAGE, words * 8 / PAGE));
-            u64 empty = 0;
+            u64 empty = 0, used = 0;
             for (u64 position = 0; position < words; position++) {
                 u64* word = const_cast<u64*>(space.index.words(table)) + position;
                 u64 value = load(*word);
                 empty += value == 0;
                 if (value <= 1) continue;
+                used++;
                 visit(value & OFFSET, true);
                 u64 hash = hash_name(osf::name_of(space.record(value & OFFSET), space.meta));
                 if (hash >> 48 != value >> 48 || Index::stripe_of(hash) != at) stale.push_back(word);
@@ -131,6 +132,8 @@ struct Space::Marks {
                 else found.arrays++;
             }
             if (!empty) damaged("an index table has no empty word");
+            // Who is killed while changing a stripe leaves its lock held; otherwise the count is exact.
+            if (strict && !load(stripe.lock.word) && used != load(stripe.live)) damaged("an index table lost or gained words");
         }
         if (!strict) return;
         for (u64* word : stale) {  // only after a rename, when the record has its proper word too

@@ -33,8 +33,9 @@ class Died(Exception):
         self.code = code
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, home: str) -> None:
     """The other process: calls what it is sent with its own state first."""
+    os.environ["OPENSHELF_DIR"] = home  # a fork server has the environment of the first test that used it
     state: State = {}
     while True:
         try:
@@ -54,8 +55,10 @@ class Peer:
 
     def __init__(self, method: str = "spawn") -> None:
         context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["openshelf"])
         self.pipe, there = context.Pipe()
-        self.process = context.Process(target=serve, args=(there,), daemon=True)
+        self.process = context.Process(target=serve, args=(there, os.environ.get("OPENSHELF_DIR", "")), daemon=True)
         self.process.start()
         there.close()
         self.pid: int = self.process.pid

@@ -1,4 +1,4 @@
-"""Processes killed by SIGKILL while they change a space leave it whole: nothing lost, torn, leaked or stuck."""
+"""Processes that are killed while they change a space leave it whole: nothing lost, torn, leaked or stuck."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ def test_space_is_whole_after_every_kill(home: Path, part: int) -> None:
 def test_harness_finds_the_damage_when_nothing_is_recovered(home: Path) -> None:
     with pytest.raises(Problem):
         Harness(home, SEED, recovery=False).run(kills=100)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("part", range(10 if SOAK else 1))
+def test_space_is_whole_after_everybody_was_killed(home: Path, part: int) -> None:
+    Harness(home, SEED + part).run_killing_all(rounds=60)

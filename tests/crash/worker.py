@@ -1,7 +1,7 @@
 """A process that changes a space at random and says in a journal what it is about to do, until it is killed.
 
-The journal is a file: what was written to it survives the writer. One line before each change, one after it. Names
-begin with the worker's slot, and nobody else changes them, so whoever reads the journal knows what must be there.
+The journal is a file: what was written to it survives the writer. One line before each change, one after it.
+Names begin with the worker's slot, and nobody else changes them: its reader knows what must be there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def words(text: str, version: int, count: int) -> Words:
-    """The content of an array: its version, then words that follow from the version, a text and their place."""
+    """The content of an array: its version, then words that follow from it, a text and their place."""
     made = _RAMP[:count] + np.uint32((zlib.crc32(text.encode()) + version) & 0xFFFFFFFF)
     made[0] = version
     return made
@@ -61,8 +61,8 @@ class Worker:
         self.anonymous: list[tuple[int, Array]] = []
         self.wheel = [
             self.put, self.put, self.put, self.put, self.new, self.new, self.full, self.delete, self.delete,
-            self.rename, self.rename, self.hold, self.hold, self.make_anonymous, self.send, self.send, self.receive,
-            self.receive, self.take_lock, self.count, self.look, self.grow,
+            self.rename, self.rename, self.hold, self.hold, self.make_anonymous, self.send, self.send,
+            self.receive, self.receive, self.take_lock, self.count, self.look, self.grow,
         ]  # fmt: skip
 
     def write(self, *what: Any) -> None:
@@ -183,8 +183,8 @@ class Worker:
             version = int(view[0])
             if version not in (0, 0xABCD) and wrong("", version, view) and wrong("anonymous", version, view):
                 raise Fault("an array came out of the channel torn")
-            self.views.append(("", version, view)) if not wrong("", version, view) else None
-            del self.views[VIEWS:]
+            if len(self.views) < VIEWS and not wrong("", version, view):
+                self.views.append(("from the channel", version, view))
 
     def take_lock(self) -> None:
         if not self.lock.acquire(30):

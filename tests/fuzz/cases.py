@@ -1,7 +1,7 @@
 """Damage to the files of a closed space: where, what, and what opening it afterwards may say.
 
-A case is a number: it seeds where and how the files are changed. What was changed is remembered and put back, files
-being sparse and large. A worker process runs many cases; one that crashes or hangs it is found by its number.
+A case is a number: it seeds where and how the files are changed. Only what was changed is put back: files
+are sparse and large. A worker process runs many cases; one that crashes or hangs it is found by its number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a closed space that were damaged: opening them is an error that says so, or all arrays are there."""
+"""Damaged files of a closed space: opening it is an error that says so, or all arrays are there."""
 
 from __future__ import annotations
 

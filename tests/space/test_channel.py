@@ -1,4 +1,4 @@
-"""Channels: every message reaches one receiver, arrays travel without a copy, and nothing leaks when somebody dies."""
+"""Channels: each message reaches one receiver, arrays travel uncopied, nothing leaks when somebody dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _send_many(state: State, sender: int, count: int) -> None:
 
 def _receive_many(state: State) -> list[str]:
     channel: Channel = state["space"].channel("ch", 16, 32)
-    found = []
+    found: list[str] = []
     while True:
         message = channel.receive(60)
         assert isinstance(message, bytes)
@@ -44,8 +44,8 @@ def test_each_message_reaches_exactly_one_receiver(space: Space) -> None:
         lists = [c.finish(), d.finish()]
     assert sorted(lists[0] + lists[1]) == sorted(f"{sender} {number}" for sender in range(2) for number in range(2000))
     for found in lists:  # in order, for each sender
-        for sender in range(2):
-            numbers = [int(text.split()[1]) for text in found if text.startswith(f"{sender} ")]
+        for number in range(2):
+            numbers = [int(text.split()[1]) for text in found if text.startswith(f"{number} ")]
             assert numbers == sorted(numbers)
 
 

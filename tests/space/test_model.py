@@ -13,92 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from openshelf import Space
-from openshelf.errors import NameTaken, UnknownName
-from tests.processes import Peer, State
-from tests.space import shelf
+from tests.processes import Peer
+from tests.space import model_worker, shelf
 
 WORKERS = 3
 NAMES = st.sampled_from(["a", "b", "c/d", "c/e", "long" * 60])
 SIZES = st.sampled_from([0, 1, 100, 5000, 9000, 300_000])
 WHO = st.integers(0, WORKERS - 1)
-
-
-def _open(state: State, path: str) -> None:
-    state["space"], state["views"] = Space.open(path), {}
-
-
-def _put(state: State, name: str, seed: int, nbytes: int, replace: bool) -> bool:
-    try:
-        state["space"].put(name, shelf.pattern(seed, nbytes), replace=replace)
-    except NameTaken:
-        return False
-    return True
-
-
-def _new(state: State, name: str, seed: int, nbytes: int, fail: bool) -> bool:
-    try:
-        with state["space"].new(name, nbytes, "uint8") as draft:
-            if draft.numpy().any():
-                raise AssertionError("a new array is not zero")
-            draft.numpy()[:] = shelf.pattern(seed, nbytes)
-            if fail:
-                raise ZeroDivisionError
-    except (NameTaken, ZeroDivisionError):
-        return False
-    return True
-
-
-def _delete(state: State, name: str) -> bool:
-    try:
-        state["space"].delete(name)
-    except UnknownName:
-        return False
-    return True
-
-
-def _rename(state: State, name: str, to: str) -> str:
-    try:
-        state["space"].rename(name, to)
-    except (UnknownName, NameTaken) as error:
-        return type(error).__name__
-    return ""
-
-
-def _get(state: State, name: str) -> tuple[int, bytes] | None:
-    array = state["space"].get(name)
-    return None if array is None else (array.address, array.numpy().tobytes())
-
-
-def _at(state: State, address: int, nbytes: int) -> bytes:
-    return bytes(state["space"].at(address, nbytes, "uint8").numpy().tobytes())
-
-
-def _list(state: State) -> dict[str, int]:
-    return {entry.name: entry.nbytes for entry in state["space"].list()}
-
-
-def _hold(state: State, name: str, key: int) -> bool:
-    array = state["space"].get(name)
-    if array is not None:
-        state["views"][key] = array.numpy()
-    return array is not None
-
-
-def _hold_anonymous(state: State, seed: int, nbytes: int, key: int) -> None:
-    state["views"][key] = state["space"].put(None, shelf.pattern(seed, nbytes)).numpy()
-
-
-def _held(state: State) -> dict[int, bytes]:
-    return {key: view.tobytes() for key, view in state["views"].items()}
-
-
-def _drop(state: State, key: int) -> None:
-    del state["views"][key]
-
-
-def _reopen(state: State, path: str) -> None:
-    state["space"].close()
-    state["space"] = Space.open(path)
 
 
 class ManyProcesses(RuleBasedStateMachine):
@@ -118,61 +39,63 @@ class ManyProcesses(RuleBasedStateMachine):
         self.workers = [self.start() for _ in range(WORKERS)]
 
     def start(self) -> Peer:
-        worker = self.idle.pop() if self.idle else Peer()
-        worker.call(_open, self.path)
+        worker = self.idle.pop() if self.idle else Peer("forkserver")
+        worker.call(model_worker.enter, self.path)
         return worker
 
     @rule(who=WHO, name=NAMES, seed=st.integers(0, 9), nbytes=SIZES, replace=st.booleans())
     def put(self, who: int, name: str, seed: int, nbytes: int, replace: bool) -> None:
-        done = self.workers[who].call(_put, name, seed, nbytes, replace)
+        done = self.workers[who].call(model_worker.put, name, seed, nbytes, replace)
         assert done == (replace or name not in self.model)
         if done:
             self.model[name] = shelf.pattern(seed, nbytes).tobytes()
 
     @rule(who=WHO, name=NAMES, seed=st.integers(0, 9), nbytes=SIZES, fail=st.booleans())
     def new(self, who: int, name: str, seed: int, nbytes: int, fail: bool) -> None:
-        done = self.workers[who].call(_new, name, seed, nbytes, fail)
+        done = self.workers[who].call(model_worker.new, name, seed, nbytes, fail)
         assert done == (not fail and name not in self.model)
         if done:
             self.model[name] = shelf.pattern(seed, nbytes).tobytes()
 
     @rule(who=WHO, name=NAMES)
     def delete(self, who: int, name: str) -> None:
-        assert self.workers[who].call(_delete, name) == (name in self.model)
+        assert self.workers[who].call(model_worker.delete, name) == (name in self.model)
         self.model.pop(name, None)
 
     @rule(who=WHO, name=NAMES, to=NAMES)
     def rename(self, who: int, name: str, to: str) -> None:
         expected = "UnknownName" if name not in self.model else "NameTaken" if to in self.model and to != name else ""
-        assert self.workers[who].call(_rename, name, to) == expected
+        assert self.workers[who].call(model_worker.rename, name, to) == expected
         if not expected:
             self.model[to] = self.model.pop(name)
 
     @rule(who=WHO, other=WHO, name=NAMES)
     def get(self, who: int, other: int, name: str) -> None:
-        found = self.workers[who].call(_get, name)
+        found = self.workers[who].call(model_worker.get, name)
         if name not in self.model:
             assert found is None
             return
         address, content = found
         assert content == self.model[name]
-        assert self.workers[other].call(_at, address, len(content)) == content
+        assert self.workers[other].call(model_worker.at, address, len(content)) == content
 
     @rule(who=WHO)
     def list(self, who: int) -> None:
-        assert self.workers[who].call(_list) == {name: len(content) for name, content in self.model.items()}
+        assert self.workers[who].call(model_worker.entries) == {
+            name: len(content) for name, content in self.model.items()
+        }
 
     @rule(who=WHO, name=NAMES)
     def hold(self, who: int, name: str) -> None:
         self.keys += 1
-        assert self.workers[who].call(_hold, name, self.keys) == (name in self.model)
+        assert self.workers[who].call(model_worker.hold, name, self.keys) == (name in self.model)
         if name in self.model:
             self.views[who][self.keys] = self.model[name]
 
     @rule(who=WHO, seed=st.integers(0, 9), nbytes=SIZES)
     def hold_anonymous(self, who: int, seed: int, nbytes: int) -> None:
         self.keys += 1
-        self.workers[who].call(_hold_anonymous, seed, nbytes, self.keys)
+        self.workers[who].call(model_worker.hold_anonymous, seed, nbytes, self.keys)
         self.views[who][self.keys] = shelf.pattern(seed, nbytes).tobytes()
 
     @precondition(lambda self: any(self.views))
@@ -180,12 +103,12 @@ class ManyProcesses(RuleBasedStateMachine):
     def drop(self, data: Any) -> None:
         who = data.draw(st.sampled_from([who for who in range(WORKERS) if self.views[who]]))
         key = data.draw(st.sampled_from(sorted(self.views[who])))
-        self.workers[who].call(_drop, key)
+        self.workers[who].call(model_worker.drop, key)
         del self.views[who][key]
 
     @rule(who=WHO)
     def look_at_what_is_held(self, who: int) -> None:
-        assert self.workers[who].call(_held) == self.views[who]
+        assert self.workers[who].call(model_worker.held) == self.views[who]
 
     @rule(who=WHO)
     def kill_and_restart(self, who: int) -> None:
@@ -196,17 +119,17 @@ class ManyProcesses(RuleBasedStateMachine):
     @rule(who=WHO)
     def close_and_reopen(self, who: int) -> None:
         """The views outlive it."""
-        self.workers[who].call(_reopen, self.path)
+        self.workers[who].call(model_worker.reopen, self.path)
 
     @rule()
     def close_all_and_reopen(self) -> None:
         for who, worker in enumerate(self.workers):
-            worker.call(_forget)
+            worker.call(model_worker.forget)
             self.views[who] = {}
         self.space.close()
         self.space = Space.open("model")
         for worker in self.workers:
-            worker.call(_open, self.path)
+            worker.call(model_worker.enter, self.path)
 
     @invariant()
     def names_are_counted(self) -> None:
@@ -218,8 +141,8 @@ class ManyProcesses(RuleBasedStateMachine):
             return
         try:
             for worker, views in zip(self.workers, self.views, strict=True):
-                assert worker.call(_held) == views
-                worker.call(_forget)
+                assert worker.call(model_worker.held) == views
+                worker.call(model_worker.forget)
             for name, content in self.model.items():
                 assert self.space[name].numpy().tobytes() == content
             found = self.space.check()
@@ -232,14 +155,9 @@ class ManyProcesses(RuleBasedStateMachine):
             shutil.rmtree(self.home)
 
 
-def _forget(state: State) -> None:
-    state["views"].clear()
-    state.pop("space").close()
-
-
 TestManyProcesses = ManyProcesses.TestCase
 TestManyProcesses.settings = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

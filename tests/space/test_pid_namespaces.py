@@ -1,4 +1,4 @@
-"""Members in different PID namespaces, as in two containers of one host: equal pids, invisible to one another."""
+"""Members in different PID namespaces, as in two containers: equal pids, invisible to one another."""
 
 from __future__ import annotations
 

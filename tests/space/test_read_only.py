@@ -1,4 +1,4 @@
-"""mode="r": nothing of the space can be changed, by call or by store, and the reader still protects what it reads."""
+"""mode="r": nothing can be changed, by call or by store, and the reader still protects what it reads."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _refused(state: State, what: str) -> str:
 
 
 CALLS = [
-    "put", "new", "zeros", "anonymous", "delete", "rename", "grow", "store", "add", "counter", "lock", "release",
-    "new lock", "barrier", "reset", "send", "receive", "delete channel",
+    "put", "new", "zeros", "anonymous", "delete", "rename", "grow", "store", "add", "counter", "lock",
+    "release", "new lock", "barrier", "reset", "send", "receive", "delete channel",
 ]  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def test_killed_waiter_breaks_the_barrier_for_the_others(space: Space) -> None:
 
 def _arrived(space: Space) -> int:
     """The third 4-byte word after the lock: how many wait."""
-    return int(np.frombuffer(space["b"]._pin, np.uint32)[4])
+    return int(space["b"].numpy("uint32")[4])
 
 
 def test_barrier_that_not_all_reach_in_time_is_broken(space: Space) -> None:

@@ -173,7 +173,8 @@ def dispose(path: Path) -> None:
     backing = ""
     with contextlib.suppress(Corrupt, OpenshelfError):
         backing = header(path).backing
-    _core.mark_removed(str(path))
+    with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
+        _core.mark_removed(str(path))
     gone = path.parent / f".gone-{os.getpid()}-{path.name}"
     path.rename(gone)
     if backing.startswith("/") and not backing.startswith("/dev/dax"):

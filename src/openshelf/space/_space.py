@@ -432,6 +432,9 @@ def _create(
                 page_size,
                 0o660 if group else 0o600,
             )
+            if group:
+                files = [directory / "control", directory / "members", Path(data) if data else directory / "data"]
+                _places.share_with(group, directory, files)
         except AddressOccupied as error:
             occupied = error
             _places.clear_debris(root)
@@ -441,9 +444,6 @@ def _create(
             if data and not data.startswith("/dev/"):
                 Path(data).unlink(missing_ok=True)
             raise
-        if group:
-            files = [directory / "control", directory / "members", Path(data) if data else directory / "data"]
-            _places.share_with(group, directory, files)
         directory.rename(root / name)
         return
     raise occupied or AddressOccupied("all address ranges for spaces are taken; remove some space, or give base=")
