@@ -76,7 +76,11 @@ void Index::recover(Stripe& stripe) {
     // The record's name now lies here or in the other stripe; a word at the other of the two names must go before the
     // record can. If it is here, the walk below finds it.
     bool known = moving && meta_->slot_taken(moving) && !meta_->holds_names(meta_->chunk_index(moving));
-    if (known && hash_name(name_of(record(moving), *meta_)) != other) bury(other, moving);
+    if (known) {
+        u64 hash = hash_name(name_of(record(moving), *meta_));
+        if (word_of(hash, moving) == word_of(other, moving) && stripe_of(hash) == stripe_of(other)) keep_one(hash, moving);
+        else if (hash != other) bury(other, moving);
+    }
     step();
     u64 index = u64(&stripe - roots_->stripes);
     u64* table = words(load(stripe.table));
@@ -92,6 +96,17 @@ void Index::recover(Stripe& stripe) {
         cas(this->stripe(stripe_of(other)).moving, moving, 0);  // both of its words are settled
     }
     recount(stripe);
+}
+
+// Both names of a rename have one word, in one stripe: the word that the present name leads to is the one to keep.
+void Index::keep_one(u64 hash, u64 record) {
+    u64 table = load(stripe(stripe_of(hash)).table), mask = count(table) - 1, kept = ~0ull;
+    for (u64 position = hash / STRIPES, tries = 0; tries <= mask; position++, tries++) {
+        u64& word = words(table)[position & mask];
+        if (load(word) != word_of(hash, record)) continue;
+        if (kept == ~0ull) kept = position & mask;
+        else store(word, TOMBSTONE);
+    }
 }
 
 // Without the lock of that stripe: its owner is dead, or it was recovered already and the word is gone.
@@ -117,8 +132,9 @@ void Index::move(u64 from_hash, u64 to_hash, Record& rec, u64 commit) {
         step();
     };
     remember(offset);
+    u64 inserted = 0;
     try {
-        insert(to_hash, offset);
+        inserted = insert(to_hash, offset);
     } catch (...) {
         remember(0);
         throw;
@@ -128,6 +144,7 @@ void Index::move(u64 from_hash, u64 to_hash, Record& rec, u64 commit) {
     u64 table = load(source.table), mask = count(table) - 1;
     for (u64 position = from_hash / STRIPES, tries = 0; tries <= mask; position++, tries++) {
         if (load(words(table)[position & mask]) != word_of(from_hash, offset)) continue;
+        if (&source == &target && (position & mask) == inserted) continue;  // names of one tag have equal words
         erase(from_hash, position & mask);
         break;
     }
@@ -193,7 +210,7 @@ bool Index::points(u64 hash, u64 record) const {
     }
 }
 
-void Index::insert(u64 hash, u64 record) {
+u64 Index::insert(u64 hash, u64 record) {
     Stripe& stripe = this->stripe(stripe_of(hash));
     if ((load(stripe.used) + 1) * 8 > count(load(stripe.table)) * 5) grow(stripe);
     u64 table = load(stripe.table), mask = count(table) - 1;
@@ -206,7 +223,7 @@ void Index::insert(u64 hash, u64 record) {
         store(stripe.live, load(stripe.live) + 1);
         if (was == EMPTY) store(stripe.used, load(stripe.used) + 1);
         step();
-        return;
+        return position & mask;
     }
 }
 

@@ -32,7 +32,7 @@ public:
     // With the stripe locked
     Found find(u64 hash, std::string_view name) const;
     bool points(u64 hash, u64 record) const;         // does a word of this name's stripe point to it?
-    void insert(u64 hash, u64 record);               // the name is not there; may throw no_room
+    u64 insert(u64 hash, u64 record);                // the name is not there; its position; may throw no_room
     void replace(u64 hash, u64 position, u64 record);
     void erase(u64 hash, u64 position);
     void move(u64 from_hash, u64 to_hash, Record& record, u64 commit);  // both stripes locked; `to` is not there
@@ -52,6 +52,7 @@ private:
     void grow(Stripe& stripe);
     void recover(Stripe& stripe);
     void bury(u64 hash, u64 record);
+    void keep_one(u64 hash, u64 record);
     void recount(Stripe& stripe);
     static u64 word_of(u64 hash, u64 record) { return hash >> 48 << 48 | record; }
 

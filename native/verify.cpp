@@ -127,9 +127,9 @@ struct Space::Marks {
                 used++;
                 visit(value & OFFSET, true);
                 u64 hash = hash_name(osf::name_of(space.record(value & OFFSET), space.meta));
-                if (hash >> 48 != value >> 48 || Index::stripe_of(hash) != at) stale.push_back(word);
-                else if (strict && !reachable(table, hash, position)) damaged("a name is not where it would be looked for");
-                else found.arrays++;
+                bool proper = hash >> 48 == value >> 48 && Index::stripe_of(hash) == at && leads_to(table, hash, value, position);
+                if (proper) found.arrays++;
+                else stale.push_back(word);
             }
             if (!empty) damaged("an index table has no empty word");
             // Who is killed while changing a stripe leaves its lock held; otherwise the count is exact.
@@ -142,10 +142,13 @@ struct Space::Marks {
         }
     }
 
-    bool reachable(u64 table, u64 hash, u64 position) const {
+    // Would a search for the word end at this position?
+    bool leads_to(u64 table, u64 hash, u64 value, u64 position) const {
         u64 mask = (1ull << (table & 63)) - 1;
-        for (u64 at = hash / STRIPES; (at & mask) != position; at++)
-            if (load(space.index.words(table)[at & mask]) == 0) return false;
+        for (u64 at = hash / STRIPES; (at & mask) != position; at++) {
+            u64 word = load(space.index.words(table)[at & mask]);
+            if (word == 0 || word == value) return false;
+        }
         return true;
     }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "check.hpp"
@@ -87,6 +88,18 @@ inline void judge_channel(Space& space, std::initializer_list<long> allowed) {
     space.remove("channel");
 }
 
+// Two names whose words in the index are equal: the same stripe and the same tag.
+inline std::pair<std::string, std::string> names_of_one_word() {
+    std::map<u64, std::string> seen;
+    for (int number = 0;; number++) {
+        std::string name = "w" + std::to_string(number);
+        u64 hash = hash_name(name);
+        if (Index::stripe_of(hash) != 5) continue;
+        auto [at, fresh] = seen.try_emplace(hash >> 48, name);
+        if (!fresh) return {at->second, name};
+    }
+}
+
 inline Operation rename_operation(const char* title, std::string from, std::string to) {
     return {title, [=](Space& space) { put(space, from, SMALL, 1); },
             [=](std::shared_ptr<Space>& space) { space->rename(from, to); },
@@ -142,6 +155,9 @@ inline std::vector<Operation> operations(const std::string& only) {
                         [](Space& space) { expect(space, "a", {0, 1}); }});
     }
     list.push_back(rename_operation("rename in a stripe", name_in(5, "s"), name_in(5, "t")));
+    auto [first, second] = names_of_one_word();
+    list.push_back(rename_operation("rename between names of one word", first, second));
+    list.push_back(rename_operation("rename back between names of one word", second, first));
     list.push_back(rename_operation("rename to a higher stripe", name_in(3, "x"), name_in(9, "y")));
     list.push_back(rename_operation("rename to a lower stripe", name_in(9, "y"), name_in(3, "x")));
     // A survivor that removes the old name and makes the new one at once: the array is large, so its record is free at
