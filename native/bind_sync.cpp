@@ -104,8 +104,17 @@ void bind_sync(nb::module_& m) {
     m.def("barrier_broken", [](const Pin& pin) { return load(barrier_at(pin).broken) != 0; });
     m.def("barrier_wait", [](const Pin& pin, double timeout_s) {
         need_write(pin);
-        nb::gil_scoped_release release;
-        return barrier_wait(barrier_at(pin), pin.space->members, timeout_s < 0 ? -1 : long(timeout_s * 1e9));
+        auto ctrl_c = [] {
+            nb::gil_scoped_acquire acquire;
+            return PyErr_CheckSignals() < 0;
+        };
+        try {
+            nb::gil_scoped_release release;
+            return barrier_wait(barrier_at(pin), pin.space->members, timeout_s < 0 ? -1 : long(timeout_s * 1e9), ctrl_c);
+        } catch (const Error&) {
+            if (PyErr_Occurred()) throw nb::python_error();
+            throw;
+        }
     });
     m.def("barrier_reset", [](const Pin& pin) { need_write(pin); barrier_reset(barrier_at(pin), pin.space->members); });
 

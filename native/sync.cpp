@@ -39,7 +39,7 @@ static void end_badly(Barrier& barrier, bool broken) {
     futex_wake(barrier.generation, INT_MAX);
 }
 
-u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns) {
+u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted) {
     const u64 start = now_ns();
     lock_take(barrier.lock, members);
     if (load(barrier.broken)) {
@@ -59,7 +59,7 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns) {
     step();
     lock_drop(barrier.lock);
     for (;;) {
-        bool in_time = nap(barrier.generation, generation, start, timeout_ns);
+        bool in_time = nap(barrier.generation, generation, start, timeout_ns) && !(interrupted && interrupted());
         lock_take(barrier.lock, members);
         if (load(barrier.generation) != generation) {
             bool failed = int(load(barrier.failed) - (generation + 1)) >= 0 && load(barrier.failed);

@@ -17,9 +17,9 @@ struct Barrier {
     u32 ids[];                // members that wait
 };
 
-// The order of arrival, counted down to 0 for the last. Throws broken_barrier if a waiter died, the time ran out
-// or the barrier is broken already.
-u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns);
+// The order of arrival, counted down to 0 for the last. Throws broken_barrier if a waiter died, the time ran out, the
+// barrier is broken already, or `interrupted` (asked every tick) wants to give up.
+u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted = {});
 void barrier_reset(Barrier& barrier, const Members& members);
 inline u64 barrier_bytes(u32 parties) { return sizeof(Barrier) + 4ull * parties; }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -206,3 +208,24 @@ def test_kinds_are_not_confused(space: Space) -> None:
     with pytest.raises(BadInput, match="1 to 1024"):
         space.barrier("z", 0)
     assert {entry.name: entry.kind for entry in space.list()} == {"a": "array", "b": "barrier", "l": "lock"}
+
+
+@pytest.mark.parametrize(
+    "wait", ['space.barrier("b", 2).wait()', "lock.acquire()", 'space.channel("c").receive()', "word.wait(0)"]
+)
+def test_ctrl_c_ends_waiting(space: Space, wait: str) -> None:
+    with space.lock("taken"):
+        program = f"""
+import os, signal, threading
+from openshelf import Space
+space = Space.open({space.name!r})
+lock = space.lock("taken")
+word = space.zeros("word", 1, "int32").atomic()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    {wait}
+except KeyboardInterrupt:
+    print("heard")
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "heard\n", done.stderr
