@@ -237,7 +237,7 @@ def test_reader_never_sees_a_half_written_put(space: Space, nbytes: int) -> None
             peer.start(_put_until_stopped, nbytes)
         seen = reader.call(_read_often, 3000)
         stop.store(1)
-        assert min(writer.finish(), other_writer.finish()) > 0
+        assert writer.finish() + other_writer.finish() > 1
     assert seen > 1
     assert shelf.problems(space) == shelf.SOUND
 
