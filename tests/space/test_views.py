@@ -201,19 +201,19 @@ def test_child_forked_by_a_thread_while_others_work_is_a_member(space: Space) ->
     assert shelf.problems(space) == shelf.SOUND
 
 
-def _put_in_a_loop(state: State, nbytes: int, count: int) -> None:
-    """At least `count` times, and until the reader had its chance."""
-    looks, number = state["space"]["looks"].atomic(), 0
-    while number < count or looks.load() < 100:
+def _put_until_stopped(state: State, nbytes: int) -> int:
+    stop, number = state["space"]["stop"].atomic(), 0
+    while not stop.load():
         state["space"].put("shared", np.full(nbytes, number % 251, np.uint8))
         number += 1
+    return number
 
 
-def _read_in_a_loop(state: State) -> int:
-    space: Space = state["space"]
-    stop, looks = space["stop"].atomic(), space["looks"].atomic()
-    while not stop.load():
-        array = space.get("shared")
+def _read_often(state: State, looks: int) -> int:
+    """Until it has looked that often, and returns at how many different arrays."""
+    seen = set()
+    while looks:
+        array = state["space"].get("shared")
         if array is None:
             continue
         view = array.numpy()
@@ -222,8 +222,9 @@ def _read_in_a_loop(state: State) -> int:
             raise AssertionError("a half-written array was visible")
         if not (view == first).all():
             raise AssertionError("an array changed while it was held")
-        looks.add(1)
-    return looks.load()
+        seen.add(first)
+        looks -= 1
+    return len(seen)
 
 
 @pytest.mark.parametrize("nbytes", [200, 300_000])
@@ -233,13 +234,12 @@ def test_reader_never_sees_a_half_written_put(space: Space, nbytes: int) -> None
     with Peer() as writer, Peer() as other_writer, Peer() as reader:
         for peer in (writer, other_writer, reader):
             peer.call(shelf.open_space)
-        reader.start(_read_in_a_loop)
         for peer in (writer, other_writer):
-            peer.start(_put_in_a_loop, nbytes, 3000)
-        writer.finish()
-        other_writer.finish()
+            peer.start(_put_until_stopped, nbytes)
+        seen = reader.call(_read_often, 3000)
         stop.store(1)
-        assert reader.finish() > 0
+        assert writer.finish() + other_writer.finish() > 1
+    assert seen > 1
     assert shelf.problems(space) == shelf.SOUND
 
 
