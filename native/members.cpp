@@ -91,6 +91,7 @@ void Members::join(bool read_only) {
         slot_ = slot;
         id_ = make_id(load(at(slot).generation), slot);
         free_pins_.clear();
+        spare_ = NONE;
         return;
     }
     // Dead members keep their slots until a writer reaps them. With every slot dead, take one over: its locks are
@@ -105,6 +106,7 @@ void Members::join(bool read_only) {
         slot_ = slot;
         id_ = make_id(load(at(slot).generation), slot);
         free_pins_.clear();
+        spare_ = NONE;
         return;
     }
     throw Error(Code::too_many_members, "all " + std::to_string(MEMBERS) + " member slots are taken; close the space in " +
@@ -164,6 +166,7 @@ void Members::clear(u32 slot) {
 }
 
 u32 Members::take_pin() {
+    if (u32 index = spare_.exchange(NONE); index != NONE) return index;
     std::lock_guard guard(mutex_);
     if (!free_pins_.empty()) {
         u32 index = free_pins_.back();
@@ -184,8 +187,10 @@ u32 Members::take_pin() {
 }
 
 void Members::give_pin(u32 index) {
+    u32 other = spare_.exchange(index);
+    if (other == NONE) return;
     std::lock_guard guard(mutex_);
-    free_pins_.push_back(index);
+    free_pins_.push_back(other);
 }
 
 void Members::fork_prepare() {
@@ -245,6 +250,7 @@ void Members::fork_child() {
         id_ = heir_id_;
         at(slot_).pid = u64(getpid());
         free_pins_.clear();
+        spare_ = NONE;
         for (u32 index = 0; index < load(at(slot_).high); index++)
             if (load(pin(index)) == 0) free_pins_.push_back(index);
     } else if (locked) {

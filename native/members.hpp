@@ -61,6 +61,8 @@ private:
     u32 id_ = 0, slot_ = 0;
     std::mutex mutex_;                   // of free_pins_ and high
     std::vector<u32> free_pins_;
+    static constexpr u32 NONE = ~0u;
+    std::atomic<u32> spare_{NONE};       // one more, without the mutex: a look-up takes it and gives it back
     std::atomic<u32> heir_{MEMBERS};     // slot reserved for a child that is being forked
     u32 heir_id_ = 0;
     int heir_pipe_[2] = {-1, -1};
