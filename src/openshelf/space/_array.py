@@ -13,7 +13,7 @@ from openshelf.space._atomic import Atomic
 from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
 
 if TYPE_CHECKING:
-    from openshelf.space._space import Folder
+    from openshelf.space._folder import Folder
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
 

@@ -18,9 +18,10 @@ def parse_size(text: str | int) -> int:
         size = text
     else:
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
-        if not match or match[2].upper() not in _UNITS:
+        unit = match[2].upper() if match else ""
+        if not match or unit not in _UNITS or (_UNITS[unit] == 1 and "." in match[1]):
             raise BadInput(f"{text!r} is not a size; expected bytes or text such as '2GiB', '512MiB', '1.5GB'")
-        size = int(float(match[1]) * _UNITS[match[2].upper()])
+        size = int(float(match[1]) * _UNITS[unit])
     if size <= 0:
         raise BadInput(f"a size must be positive, got {text!r}")
     return size

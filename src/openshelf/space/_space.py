@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -13,27 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openshelf import _core
-from openshelf.errors import AddressOccupied, BadAddress, BadInput, Closed, Mismatch, NameTaken, UnknownName
-from openshelf.space import _places
+from openshelf.errors import AddressOccupied, BadAddress, BadInput, Closed, NameTaken, OpenshelfError
+from openshelf.space import _making, _places
 from openshelf.space._array import Array, typed_part
-from openshelf.space._dtypes import ElementType, element_type, of_numpy, stored
+from openshelf.space._folder import Folder
 from openshelf.space._sizes import parse_size
-from openshelf.space._sync import Barrier, Channel, Counter, Lock
-
-_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
-_WORDS = of_numpy(np.dtype(np.int64))
-_KINDS = ("array", "lock", "barrier", "channel", "counter")
-
-
-class Entry(NamedTuple):
-    """What a listing shows of an array."""
-
-    name: str
-    nbytes: int
-    shape: tuple[int, ...]
-    dtype: str
-    address: int
-    kind: str
 
 
 class Where(NamedTuple):
@@ -44,208 +26,6 @@ class Where(NamedTuple):
     tier: str
     owner: str
     array: str | None
-
-
-class Folder:
-    """The arrays whose names begin with a prefix, by the rest of their names. A Space is the folder of all."""
-
-    def __init__(self, core: _core.Core, prefix: str) -> None:
-        self._handle: _core.Core | None = core
-        self._prefix = prefix
-        self._find = core.find
-
-    @property
-    def _native(self) -> _core.Core:
-        if self._handle is None:
-            raise Closed("this Space was closed; open it again")
-        return self._handle
-
-    def folder(self, name: str) -> Folder:
-        """The folder below this one; it need not hold anything yet."""
-        return Folder(self._native, f"{self._prefix}{name.strip('/')}/")
-
-    def folders(self) -> list[str]:
-        """Names of the folders directly in this one."""
-        return sorted({name.split("/", 1)[0] for name in self if "/" in name})
-
-    # Making
-
-    def new(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
-        """A draft full of zeros; with `with`, published whole when the block ends, and dropped if it raises.
-
-        Without a name: an array that lives as long as some process holds it. NameTaken if the name exists, now
-        or at publication.
-        """
-        if name is not None and self._native.contains(self._prefix + name):
-            raise NameTaken(
-                f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it"
-            )
-        return self._make(name, shape, element_type(dtype))
-
-    def zeros(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
-        """An array of zeros, published at once."""
-        array = self.new(name, shape, dtype)
-        return array if name is None else array.publish()
-
-    def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None) -> Array:
-        """An array of one value, published when filled."""
-        array = self.new(name, shape, dtype if dtype is not None else np.asarray(value).dtype)
-        if array.element.code < 32:
-            array.numpy()[...] = value
-        else:
-            array.torch().fill_(value)
-        return array if name is None else array.publish()
-
-    def put(self, name: str | None, value: Any, *, replace: bool = True) -> Array:
-        """Copies an ndarray, a tensor or anything numpy takes, and publishes it whole.
-
-        An array of that name is replaced at once for new look-ups; who holds the old one keeps it.
-        """
-        full_name = "" if name is None else _full_name(self._prefix, name)
-        if type(value) is np.ndarray and value.flags.c_contiguous:
-            array = value
-        elif type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
-            tensor = value.detach().cpu().contiguous()
-            element = element_type(tensor.dtype)
-            nbytes = tensor.numel() * element.itemsize
-            pin = self._native.put(
-                tensor.data_ptr(),
-                nbytes,
-                element.code,
-                _ARRAY,
-                list(tensor.shape),
-                element.descr,
-                full_name,
-                replace,
-            )
-            return Array(pin, self)
-        else:
-            array = np.ascontiguousarray(value).reshape(np.shape(value))
-        element = of_numpy(array.dtype)
-        # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
-        source: Any = array if element.code else array.ctypes.data
-        pin = self._native.put(
-            source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace
-        )
-        return Array(pin, self)
-
-    def _give_name(self, pin: _core.Pin, name: str) -> None:
-        self._native.name(pin, _full_name(self._prefix, name))
-
-    def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
-        sizes = [int(shape)] if isinstance(shape, int | np.integer) else [int(size) for size in shape]
-        if any(size < 0 for size in sizes):
-            raise Mismatch(f"a shape has no negative sizes, got {tuple(sizes)}")
-        nbytes = element.itemsize
-        for size in sizes:
-            nbytes *= size
-        if nbytes >= 1 << 62:
-            raise Mismatch(f"shape {tuple(sizes)} of {element.name} has more bytes than there are addresses")
-        full_name = "" if name is None else _full_name(self._prefix, name)
-        return Array(self._native.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
-
-    # Finding
-
-    def __getitem__(self, name: str) -> Array:
-        pin = self._find(self._prefix + name)
-        if pin is None:
-            raise self._unknown(name)
-        return Array(pin, self)
-
-    def get(self, name: str, default: Array | None = None) -> Array | None:
-        """The array, or `default` if there is none of that name."""
-        pin = self._native.find(self._prefix + name)
-        return default if pin is None else Array(pin, self)
-
-    def __contains__(self, name: str) -> bool:
-        return self._native.contains(self._prefix + name)
-
-    def list(self, prefix: str = "") -> list[Entry]:
-        """Everything here whose name begins with `prefix`, sorted, with sizes. Not a snapshot while others write."""
-        found = self._native.list(self._prefix + prefix)
-        return [
-            Entry(name[len(self._prefix) :], nbytes, shape, stored(dtype, descr).name, address, _KINDS[kind])
-            for name, nbytes, address, dtype, kind, shape, descr in found
-            if not name.startswith("\x01")
-        ]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([entry.name for entry in self.list()])
-
-    def __len__(self) -> int:
-        return len(self.list())
-
-    def _unknown(self, name: str) -> UnknownName:
-        known = list(self) if self._native.stats()["arrays"] <= 50_000 else []
-        near = difflib.get_close_matches(name, known, 3)
-        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        return UnknownName(f"there is no array {self._prefix + name!r}{hint}")
-
-    # Changing
-
-    def delete(self, name: str) -> None:
-        """Takes the name away at once; the memory goes when the last view in any process does."""
-        pin = self._native.find(self._prefix + name)
-        if pin is not None and pin.kind == _CHANNEL:
-            _core.channel_discard(pin)
-        if not self._native.remove(self._prefix + name):
-            raise self._unknown(name)
-
-    def rename(self, name: str, to: str) -> None:
-        """Gives an array another name in this folder: at every moment it has exactly one of the two."""
-        try:
-            self._native.rename(self._prefix + name, _full_name(self._prefix, to))
-        except UnknownName:
-            raise self._unknown(name) from None
-
-    # Waiting for one another: made if absent, opened if there
-
-    def lock(self, name: str) -> Lock:
-        return Lock(self._shared(name, _LOCK, 64))
-
-    def barrier(self, name: str, parties: int) -> Barrier:
-        if not 1 <= parties <= 1024:
-            raise BadInput(f"a barrier has 1 to 1024 parties, got {parties}")
-        pin = self._shared(name, _BARRIER, _core.barrier_bytes(parties), lambda new: _core.barrier_init(new, parties))
-        if _core.barrier_parties(pin) != parties:
-            raise Mismatch(f"barrier {name!r} has {_core.barrier_parties(pin)} parties, not {parties}")
-        return Barrier(pin)
-
-    def counter(self, name: str) -> Counter:
-        return Counter(self._shared(name, _COUNTER, 8))
-
-    def channel(self, name: str, capacity: int = 64, message_bytes: int = 256) -> Channel:
-        """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
-        if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
-            raise BadInput(
-                f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
-            )
-        total, slot = _core.channel_bytes(capacity, message_bytes)
-        return Channel(self._shared(name, _CHANNEL, total, lambda new: _core.channel_init(new, capacity, slot)), self)
-
-    def _shared(self, name: str, kind: int, nbytes: int, prepare: Any = None) -> _core.Pin:
-        for _ in range(1000):  # made and deleted by others meanwhile, again and again
-            pin = self._native.find(self._prefix + name)
-            if pin is None:
-                draft = self._make(name, -(-nbytes // 8), _WORDS, kind)
-                if prepare is not None:
-                    prepare(draft._pin)
-                try:
-                    return draft.publish()._pin
-                except NameTaken:
-                    continue
-            if pin.kind != kind:
-                raise Mismatch(f"{self._prefix + name!r} is a {_KINDS[pin.kind]}, not a {_KINDS[kind]}")
-            return pin
-        raise NameTaken(f"{self._prefix + name!r} comes and goes; others make and delete it all the time")
-
-
-def _full_name(prefix: str, name: str) -> str:
-    if not name or name[0] < " ":
-        raise BadInput(
-            f"{name!r} is not a name for an array; expected text that does not begin with a control character"
-        )
-    return prefix + name
 
 
 class Space(Folder):
@@ -283,7 +63,7 @@ class Space(Folder):
                 if exist_ok:
                     return Space.open(name)
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
-            _create(root, name, size, backing, group, base, reserve)
+            _making.create(root, name, size, backing, group, base, reserve)
         return Space.open(name)
 
     @staticmethod
@@ -380,7 +160,7 @@ def spaces() -> list[dict[str, Any]]:
         try:
             there = _places.header(path)
             entry.update(base=there.base, created_ns=there.created_ns, members=_core.live_members(str(path)))
-        except Exception as error:  # a damaged one is listed too: the user must see it to remove it
+        except (OpenshelfError, OSError) as error:  # a damaged one is listed too: the user must see it to remove it
             entry["error"] = str(error)
         found.append(entry)
     return found
@@ -388,65 +168,6 @@ def spaces() -> list[dict[str, Any]]:
 
 def _closed(name: str) -> _core.Pin | None:
     raise Closed("this Space was closed; open it again")
-
-
-def _create(
-    root: Path,
-    name: str,
-    size: int,
-    backing: str | os.PathLike[str] | None,
-    group: str | None,
-    base: int | None,
-    reserve: str | int | None,
-) -> None:
-    data = ""
-    page_size = 4096
-    if backing is not None:
-        path = Path(backing).absolute()
-        if path.is_dir():
-            path = path / f"openshelf-{os.getuid()}-{name}.data"
-        if path.is_file() and path.stat().st_size:
-            raise NameTaken(f"the backing file {path} exists already and is not empty; remove it or give another")
-        page_size = _places.page_size_of(path)
-        data = str(path)
-        if not data.startswith("/dev/"):
-            _places.check_room(path.parent, size)
-    else:
-        _places.check_room(root, size + (4 << 20))
-    span = parse_size(reserve) if reserve is not None else max(_places.GRAIN, 2 * size)
-    span = max(-(-span // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
-    span = -(-span // _places.GRAIN) * _places.GRAIN if reserve is None else span
-    directory = root / f".new-{os.getpid()}-{name}"
-    occupied: AddressOccupied | None = None
-    for choice in [base] if base is not None else _places.free_bases(root, span):
-        directory.mkdir(mode=0o700)
-        try:
-            _core.Core.create(
-                str(directory),
-                name,
-                _places.boot_id(),
-                data,
-                size,
-                choice,
-                span,
-                page_size,
-                0o660 if group else 0o600,
-            )
-            if group:
-                files = [directory / "control", directory / "members", Path(data) if data else directory / "data"]
-                _places.share_with(group, directory, files)
-        except AddressOccupied as error:
-            occupied = error
-            _places.clear_debris(root)
-            continue
-        except BaseException:
-            _places.clear_debris(root)
-            if data and not data.startswith("/dev/"):
-                Path(data).unlink(missing_ok=True)
-            raise
-        directory.rename(root / name)
-        return
-    raise occupied or AddressOccupied("all address ranges for spaces are taken; remove some space, or give base=")
 
 
 def _who_is_there(path: Path) -> str:

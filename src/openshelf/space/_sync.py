@@ -11,7 +11,7 @@ from openshelf.space._array import Array
 from openshelf.space._atomic import Atomic
 
 if TYPE_CHECKING:
-    from openshelf.space._space import Folder
+    from openshelf.space._folder import Folder
 
 
 def _seconds(timeout: float | None) -> float:

@@ -1,0 +1,232 @@
+"""Folder: arrays by name, made, found, listed, changed; and what processes wait for one another with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from openshelf import _core
+from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
+from openshelf.space._array import Array
+from openshelf.space._dtypes import ElementType, element_type, of_numpy, stored
+from openshelf.space._sync import Barrier, Channel, Counter, Lock
+
+_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
+_WORDS = of_numpy(np.dtype(np.int64))
+_KINDS = ("array", "lock", "barrier", "channel", "counter")
+
+
+class Entry(NamedTuple):
+    """What a listing shows of an array."""
+
+    name: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    address: int
+    kind: str
+
+
+class Folder:
+    """The arrays whose names begin with a prefix, by the rest of their names. A Space is the folder of all."""
+
+    def __init__(self, core: _core.Core, prefix: str) -> None:
+        self._handle: _core.Core | None = core
+        self._prefix = prefix
+        self._find = core.find
+
+    @property
+    def _native(self) -> _core.Core:
+        if self._handle is None:
+            raise Closed("this Space was closed; open it again")
+        return self._handle
+
+    def folder(self, name: str) -> Folder:
+        """The folder below this one; it need not hold anything yet."""
+        return Folder(self._native, f"{self._prefix}{name.strip('/')}/")
+
+    def folders(self) -> list[str]:
+        """Names of the folders directly in this one."""
+        return sorted({name.split("/", 1)[0] for name in self if "/" in name})
+
+    # Making
+
+    def new(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
+        """A draft full of zeros; with `with`, published whole when the block ends, and dropped if it raises.
+
+        Without a name: an array that lives as long as some process holds it. NameTaken if the name exists, now
+        or at publication.
+        """
+        if name is not None and self._native.contains(self._prefix + name):
+            raise NameTaken(
+                f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it"
+            )
+        return self._make(name, shape, element_type(dtype))
+
+    def zeros(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
+        """An array of zeros, published at once."""
+        array = self.new(name, shape, dtype)
+        return array if name is None else array.publish()
+
+    def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None) -> Array:
+        """An array of one value, published when filled."""
+        array = self.new(name, shape, dtype if dtype is not None else np.asarray(value).dtype)
+        if array.element.code < 32:
+            array.numpy()[...] = value
+        else:
+            array.torch().fill_(value)
+        return array if name is None else array.publish()
+
+    def put(self, name: str | None, value: Any, *, replace: bool = True) -> Array:
+        """Copies an ndarray, a tensor or anything numpy takes, and publishes it whole.
+
+        An array of that name is replaced at once for new look-ups; who holds the old one keeps it.
+        """
+        full_name = "" if name is None else _full_name(self._prefix, name)
+        if type(value) is np.ndarray and value.flags.c_contiguous:
+            array = value
+        elif type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
+            tensor = value.detach().cpu().contiguous()
+            element = element_type(tensor.dtype)
+            nbytes = tensor.numel() * element.itemsize
+            pin = self._native.put(
+                tensor.data_ptr(),
+                nbytes,
+                element.code,
+                _ARRAY,
+                list(tensor.shape),
+                element.descr,
+                full_name,
+                replace,
+            )
+            return Array(pin, self)
+        else:
+            array = np.ascontiguousarray(value).reshape(np.shape(value))
+        element = of_numpy(array.dtype)
+        # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
+        source: Any = array if element.code else array.ctypes.data
+        pin = self._native.put(
+            source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace
+        )
+        return Array(pin, self)
+
+    def _give_name(self, pin: _core.Pin, name: str) -> None:
+        self._native.name(pin, _full_name(self._prefix, name))
+
+    def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
+        sizes = [int(shape)] if isinstance(shape, int | np.integer) else [int(size) for size in shape]
+        if any(size < 0 for size in sizes):
+            raise Mismatch(f"a shape has no negative sizes, got {tuple(sizes)}")
+        nbytes = element.itemsize
+        for size in sizes:
+            nbytes *= size
+        if nbytes >= 1 << 62:
+            raise Mismatch(f"shape {tuple(sizes)} of {element.name} has more bytes than there are addresses")
+        full_name = "" if name is None else _full_name(self._prefix, name)
+        return Array(self._native.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
+
+    # Finding
+
+    def __getitem__(self, name: str) -> Array:
+        pin = self._find(self._prefix + name)
+        if pin is None:
+            raise self._unknown(name)
+        return Array(pin, self)
+
+    def get(self, name: str, default: Array | None = None) -> Array | None:
+        """The array, or `default` if there is none of that name."""
+        pin = self._native.find(self._prefix + name)
+        return default if pin is None else Array(pin, self)
+
+    def __contains__(self, name: str) -> bool:
+        return self._native.contains(self._prefix + name)
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """Everything here whose name begins with `prefix`, sorted, with sizes. Not a snapshot while others write."""
+        found = self._native.list(self._prefix + prefix)
+        return [
+            Entry(name[len(self._prefix) :], nbytes, shape, stored(dtype, descr).name, address, _KINDS[kind])
+            for name, nbytes, address, dtype, kind, shape, descr in found
+            if not name.startswith("\x01")
+        ]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([entry.name for entry in self.list()])
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def _unknown(self, name: str) -> UnknownName:
+        known = list(self) if self._native.stats()["arrays"] <= 50_000 else []
+        near = difflib.get_close_matches(name, known, 3)
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        return UnknownName(f"there is no array {self._prefix + name!r}{hint}")
+
+    # Changing
+
+    def delete(self, name: str) -> None:
+        """Takes the name away at once; the memory goes when the last view in any process does."""
+        pin = self._native.find(self._prefix + name)
+        if pin is not None and pin.kind == _CHANNEL:
+            _core.channel_discard(pin)
+        if not self._native.remove(self._prefix + name):
+            raise self._unknown(name)
+
+    def rename(self, name: str, to: str) -> None:
+        """Gives an array another name in this folder: at every moment it has exactly one of the two."""
+        try:
+            self._native.rename(self._prefix + name, _full_name(self._prefix, to))
+        except UnknownName:
+            raise self._unknown(name) from None
+
+    # Waiting for one another: made if absent, opened if there
+
+    def lock(self, name: str) -> Lock:
+        return Lock(self._shared(name, _LOCK, 64))
+
+    def barrier(self, name: str, parties: int) -> Barrier:
+        if not 1 <= parties <= 1024:
+            raise BadInput(f"a barrier has 1 to 1024 parties, got {parties}")
+        pin = self._shared(name, _BARRIER, _core.barrier_bytes(parties), lambda new: _core.barrier_init(new, parties))
+        if _core.barrier_parties(pin) != parties:
+            raise Mismatch(f"barrier {name!r} has {_core.barrier_parties(pin)} parties, not {parties}")
+        return Barrier(pin)
+
+    def counter(self, name: str) -> Counter:
+        return Counter(self._shared(name, _COUNTER, 8))
+
+    def channel(self, name: str, capacity: int = 64, message_bytes: int = 256) -> Channel:
+        """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
+        if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
+            raise BadInput(
+                f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
+            )
+        total, slot = _core.channel_bytes(capacity, message_bytes)
+        return Channel(self._shared(name, _CHANNEL, total, lambda new: _core.channel_init(new, capacity, slot)), self)
+
+    def _shared(self, name: str, kind: int, nbytes: int, prepare: Any = None) -> _core.Pin:
+        for _ in range(1000):  # made and deleted by others meanwhile, again and again
+            pin = self._native.find(self._prefix + name)
+            if pin is None:
+                draft = self._make(name, -(-nbytes // 8), _WORDS, kind)
+                if prepare is not None:
+                    prepare(draft._pin)
+                try:
+                    return draft.publish()._pin
+                except NameTaken:
+                    continue
+            if pin.kind != kind:
+                raise Mismatch(f"{self._prefix + name!r} is a {_KINDS[pin.kind]}, not a {_KINDS[kind]}")
+            return pin
+        raise NameTaken(f"{self._prefix + name!r} comes and goes; others make and delete it all the time")
+
+
+def _full_name(prefix: str, name: str) -> str:
+    if not name or name[0] < " ":
+        raise BadInput(
+            f"{name!r} is not a name for an array; expected text that does not begin with a control character"
+        )
+    return prefix + name
