@@ -1,6 +1,8 @@
 #include "base.hpp"
 
+#include <cerrno>
 #include <csignal>
+#include <fcntl.h>
 #include <unistd.h>
 
 namespace osf {
@@ -11,6 +13,13 @@ void fail_os(const std::string& what, int error) {
     if (error == EACCES || error == EPERM || error == EROFS) code = Code::not_permitted;
     if (error == ENOENT) code = Code::unknown_name;
     throw Error(code, what + ": " + std::strerror(error));
+}
+
+int allocate_file(int fd, u64 at, u64 bytes) {
+    int error;
+    do error = posix_fallocate(fd, off_t(at), off_t(bytes));
+    while (error == EINTR);
+    return error;
 }
 
 static u64 mix(u64 state, u64 word) {

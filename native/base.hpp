@@ -31,6 +31,9 @@ struct Error : std::runtime_error {
     Error(Code c, const std::string& message) : std::runtime_error(message), code(c) {}
 };
 
+// Memory or disk for a range of a file; 0 or the error. Signals do not end it.
+int allocate_file(int fd, u64 at, u64 bytes);
+
 [[noreturn]] void fail_os(const std::string& what, int error);
 
 // A word in shared memory. Sequential consistency is the default on purpose: the pin protocol (collect.cpp)

@@ -112,14 +112,28 @@ static std::optional<Pin> find(std::shared_ptr<Space> space, std::string_view na
 }
 
 static nb::list list(Space& space, std::string_view prefix) {
+    std::vector<Entry> entries;
+    {
+        nb::gil_scoped_release release;
+        entries = space.list(prefix);
+    }
     nb::list result;
-    for (const Entry& entry : space.list(prefix)) {
+    for (const Entry& entry : entries) {
         nb::list shape;
         for (u64 size : entry.shape) shape.append(size);
         nb::object name = nb::steal(PyUnicode_DecodeUTF8(entry.name.data(), Py_ssize_t(entry.name.size()), "replace"));
         result.append(nb::make_tuple(name, entry.nbytes, entry.address, entry.dtype, entry.kind, nb::tuple(shape), entry.descr));
     }
     return result;
+}
+
+static const Held& own(Space& space, const Pin& pin) {
+    if (pin.space.get() != &space) throw Error(Code::bad_input, "the array belongs to another space");
+    return pin.held;
+}
+
+static void refuse_pickle(nb::handle) {
+    throw Error(Code::bad_input, "spaces and what is in them cannot be pickled or copied: send the name (or the address), and open the space there");
 }
 
 static nb::dict stats(Space& space) {
@@ -182,27 +196,27 @@ void bind_space(nb::module_& m) {
         .def_prop_ro("dtype", [](const Pin& pin) { return pin.record().dtype; })
         .def_prop_ro("kind", [](const Pin& pin) { return pin.record().kind; })
         .def_prop_ro("descr", [](const Pin& pin) { return pin.space->descr_of(pin.held); })
+        .def("__reduce__", refuse_pickle)
         .def("numpy", numpy_view)
         .def_prop_ro("shape", shape_tuple)
         .def_prop_ro("name", [](const Pin& pin) { return pin.space->name_of(pin.held); })
-        .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); })
-        .def_prop_ro("read_only", [](const Pin& pin) { return pin.space->read_only(); })
-        .def_prop_ro("key", [](const Pin& pin) { return pin.held.record; });
+        .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); });
 
     nb::class_<Space>(m, "Core")
+        .def("__reduce__", refuse_pickle)
         .def_static("create", [](std::string directory, std::string name, std::string boot_id, std::string backing, u64 nbytes,
-                                 u64 base, u64 reserve, u64 page_size, u32 mode) {
+                                 u64 base, u64 reserve, u64 page_size, u32 mode, bool device) {
                  nb::gil_scoped_release release;
-                 Space::create({directory, name, boot_id, backing, nbytes, base, reserve, page_size, mode});
-             }, "directory"_a, "name"_a, "boot_id"_a, "backing"_a, "nbytes"_a, "base"_a, "reserve"_a, "page_size"_a, "mode"_a)
+                 Space::create({directory, name, boot_id, backing, nbytes, base, reserve, page_size, mode, device});
+             }, "directory"_a, "name"_a, "boot_id"_a, "backing"_a, "nbytes"_a, "base"_a, "reserve"_a, "page_size"_a, "mode"_a, "device"_a = false)
         .def_static("open", [](std::string directory, bool read_only, std::string boot_id) {
                  nb::gil_scoped_release release;
                  return Space::open(directory, read_only, boot_id);
              }, "directory"_a, "read_only"_a, "boot_id"_a)
         .def("make", make, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "zero"_a)
         .def("put", put, "source"_a, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "replace"_a)
-        .def("publish", [](Space& space, const Pin& pin, bool replace) { space.publish(pin.held, replace); })
-        .def("name", [](Space& space, const Pin& pin, std::string_view name) { space.name(pin.held, name); })
+        .def("publish", [](Space& space, const Pin& pin, bool replace) { nb::gil_scoped_release release; space.publish(own(space, pin), replace); })
+        .def("name", [](Space& space, const Pin& pin, std::string_view name) { nb::gil_scoped_release release; space.name(own(space, pin), name); })
         .def("find", find)
         .def("at", [](std::shared_ptr<Space> space, u64 address) { Held held = space->at(address); return Pin(std::move(space), held); })
         .def("contains", [](Space& space, std::string_view name) {
@@ -210,8 +224,11 @@ void bind_space(nb::module_& m) {
                  if (held) space.release(held);
                  return bool(held);
              })
-        .def("remove", [](Space& space, std::string_view name) { return space.remove(name); })
-        .def("rename", [](Space& space, std::string_view from, std::string_view to) { space.rename(from, to); })
+        .def("remove", [](Space& space, std::string_view name, const Pin* only) {
+                 nb::gil_scoped_release release;
+                 return space.remove(name, only ? only->held.record : 0);
+             }, "name"_a, "only"_a.none() = nb::none())
+        .def("rename", [](Space& space, std::string_view from, std::string_view to) { nb::gil_scoped_release release; space.rename(from, to); })
         .def("list", list)
         .def("grow", [](Space& space, u64 nbytes) { nb::gil_scoped_release release; space.grow(nbytes); })
         .def("collect", [](Space& space) { nb::gil_scoped_release release; space.check_usable(); space.collect(); })

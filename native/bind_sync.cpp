@@ -10,12 +10,18 @@ namespace nb = nanobind;
 using namespace osf;
 using namespace nb::literals;
 
-// Atomics of one width on a word of an array. The offset is checked here: it comes from Python.
 static void need_write(const Pin& pin) {
     if (pin.space->read_only())
         throw Error(Code::not_permitted, std::string("the space '") + pin.space->header().name + "' is open read-only (mode=\"r\")");
 }
 
+// To wait for others one must be a member, of a space that is still there.
+static void need_member(const Pin& pin) {
+    need_write(pin);
+    pin.space->check_usable();
+}
+
+// A word of an array. The offset is checked here: it comes from Python.
 template <class T>
 static T& word_at(const Pin& pin, u64 offset, bool write) {
     if (write) need_write(pin);
@@ -40,7 +46,8 @@ static void bind_width(nb::module_& m, const std::string& suffix) {
 
 // Waits in slices, so that Ctrl-C is heard. `once` returns whether it is done; it is called without the GIL.
 template <class Once>
-static bool wait_in_slices(double timeout_s, Once once) {
+static bool wait_in_slices(const Pin& pin, double timeout_s, Once once) {
+    if (!(timeout_s < 1e9)) timeout_s = -1;  // thirty years are for ever
     const u64 start = now_ns();
     for (;;) {
         long slice = 100'000'000;
@@ -55,6 +62,7 @@ static bool wait_in_slices(double timeout_s, Once once) {
             if (once(slice)) return true;
         }
         if (last) return false;
+        pin.space->check_usable();
         if (PyErr_CheckSignals() < 0) throw nb::python_error();
     }
 }
@@ -63,7 +71,10 @@ static Lock& lock_at(const Pin& pin) { return *reinterpret_cast<Lock*>(pin.bytes
 static Barrier& barrier_at(const Pin& pin) { return *reinterpret_cast<Barrier*>(pin.bytes()); }
 static Channel& channel_at(const Pin& pin) { return *reinterpret_cast<Channel*>(pin.bytes()); }
 
-static bool owns(const Pin& pin) { return (load(lock_at(pin).word) & ~WAITERS) == pin.space->members.id(); }
+static bool owns(const Pin& pin) {
+    u32 id = pin.space->members.id();
+    return id && (load(lock_at(pin).word) & ~WAITERS) == id;
+}
 
 void bind_sync(nb::module_& m) {
     bind_width<std::int32_t>(m, "_i4");
@@ -72,7 +83,7 @@ void bind_sync(nb::module_& m) {
     bind_width<u64>(m, "_u8");
     m.def("wait_word", [](const Pin& pin, u64 offset, u32 expected, double timeout_s) {
         u32& word = word_at<u32>(pin, offset, false);
-        return wait_in_slices(timeout_s, [&](long slice) {
+        return wait_in_slices(pin, timeout_s, [&](long slice) {
             if (load(word) != expected) return true;
             futex_wait(word, expected, slice);
             return load(word) != expected;
@@ -81,9 +92,9 @@ void bind_sync(nb::module_& m) {
     m.def("wake_word", [](const Pin& pin, u64 offset, int count) { return futex_wake(word_at<u32>(pin, offset, false), count); });
 
     m.def("lock_take", [](const Pin& pin, double timeout_s) -> std::optional<bool> {  // died?, or None: timed out
-        need_write(pin);
+        need_member(pin);
         Grant grant = Grant::timed_out;
-        bool taken = wait_in_slices(timeout_s, [&](long slice) {
+        bool taken = wait_in_slices(pin, timeout_s, [&](long slice) {
             grant = lock_take(lock_at(pin), pin.space->members, slice);
             return grant != Grant::timed_out;
         });
@@ -103,20 +114,23 @@ void bind_sync(nb::module_& m) {
     m.def("barrier_parties", [](const Pin& pin) { return barrier_at(pin).parties; });
     m.def("barrier_broken", [](const Pin& pin) { return load(barrier_at(pin).broken) != 0; });
     m.def("barrier_wait", [](const Pin& pin, double timeout_s) {
-        need_write(pin);
+        need_member(pin);
         auto ctrl_c = [] {
             nb::gil_scoped_acquire acquire;
             return PyErr_CheckSignals() < 0;
         };
+        u32 place = 0;
         try {
             nb::gil_scoped_release release;
-            return barrier_wait(barrier_at(pin), pin.space->members, timeout_s < 0 ? -1 : long(timeout_s * 1e9), ctrl_c);
+            place = barrier_wait(barrier_at(pin), pin.space->members, timeout_s < 0 || !(timeout_s < 1e9) ? -1 : long(timeout_s * 1e9), ctrl_c);
         } catch (const Error&) {
             if (PyErr_Occurred()) throw nb::python_error();
             throw;
         }
+        if (PyErr_Occurred()) throw nb::python_error();  // everybody came and Ctrl-C was pressed, in one tick
+        return place;
     });
-    m.def("barrier_reset", [](const Pin& pin) { need_write(pin); barrier_reset(barrier_at(pin), pin.space->members); });
+    m.def("barrier_reset", [](const Pin& pin) { need_member(pin); barrier_reset(barrier_at(pin), pin.space->members); });
 
     m.def("channel_bytes", [](u32 capacity, u32 message_bytes) {
         u32 slot = u32(align_up(message_bytes + sizeof(Slot), 16));
@@ -130,19 +144,23 @@ void bind_sync(nb::module_& m) {
         return std::pair<u32, u32>(channel_at(pin).capacity, channel_at(pin).slot_bytes - u32(sizeof(Slot)));
     });
     m.def("channel_send", [](const Pin& pin, nb::bytes bytes, nb::object array, double timeout_s) {
-        need_write(pin);
+        need_member(pin);
         std::string_view view(bytes.c_str(), bytes.size());
         const Pin* other = array.is_none() ? nullptr : nb::cast<const Pin*>(array);
-        return wait_in_slices(timeout_s, [&](long slice) { return channel_send(*pin.space, pin.held, view, other ? &other->held : nullptr, slice); });
+        if (other && other->space != pin.space)
+            throw Error(Code::bad_input, std::string("the array is of the space '") + other->space->header().name + "', the channel of '" +
+                                             pin.space->header().name + "'; put() it there first");
+        return wait_in_slices(pin, timeout_s, [&](long slice) { return channel_send(*pin.space, pin.held, view, other ? &other->held : nullptr, slice); });
     }, "pin"_a, "message"_a, "array"_a.none(), "timeout_s"_a);
     m.def("channel_receive", [](const Pin& pin, double timeout_s) -> nb::object {
-        need_write(pin);
+        need_member(pin);
         Message message;
-        if (!wait_in_slices(timeout_s, [&](long slice) { return channel_receive(*pin.space, pin.held, message, slice); })) return nb::none();
+        if (!wait_in_slices(pin, timeout_s, [&](long slice) { return channel_receive(*pin.space, pin.held, message, slice); })) return nb::none();
         nb::object array = nb::none();
         if (message.array) array = nb::cast(Pin(pin.space, message.array));
         return nb::make_tuple(message.kind, nb::bytes(message.bytes.data(), message.bytes.size()), array);
     });
     m.def("channel_length", [](const Pin& pin) { return channel_length(*pin.space, pin.held); });
-    m.def("channel_discard", [](const Pin& pin) { need_write(pin); channel_discard(*pin.space, pin.held); });
+    m.def("channel_discard", [](const Pin& pin) { need_member(pin); channel_discard(*pin.space, pin.held); });
+    m.def("channel_deleted", [](const Pin& pin) { return load(channel_at(pin).deleted) != 0; });
 }

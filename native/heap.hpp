@@ -16,7 +16,7 @@ namespace osf {
 extern std::atomic<bool> recovery;
 
 u32 class_of(u64 bytes);       // smallest class that holds them; bytes <= SLAB_MAX
-u64 class_bytes(u32 cls);
+u64 class_bytes(u32 cls);      // 0: there is no such class
 inline u64 class_slots(u32 cls) { return CHUNK / class_bytes(cls); }
 
 class Heap {
@@ -67,7 +67,7 @@ public:
 
 private:
     u64* word(u64 at) const { return reinterpret_cast<u64*>(base_ + at); }
-    u64& root_at(u64 pending) const { return *reinterpret_cast<u64*>(base_ + (pending & 0xffffffffffffull)); }
+    u64& root_at(u64 pending) const { return *reinterpret_cast<u64*>(base_ + (pending & OFFSET)); }
     u64 root_offset(const u64& root) const { return u64(reinterpret_cast<const char*>(&root) - base_); }
 
     void take_extent(u64 pages, u64 alignment, bool from_top, u64& root);

@@ -15,8 +15,6 @@ namespace osf {
 
 std::atomic<bool> recovery{true};
 
-constexpr u64 ALLOC = 1ull << 62, FREE = 2ull << 62;
-
 void Heap::lock_pages() {
     if (lock_take(pages().lock, *members_) == Grant::owner_died && recovery) recover_pages();
 }
@@ -151,16 +149,19 @@ bool Heap::grow_meta(u64 count) {
     u64 limit = load(heap.limit);
     u64 more = align_up(std::max(count + CHUNK_PAGES, std::clamp<u64>(limit / 8, 256, 1024)), CHUNK_PAGES);
     if (limit + more > map_.pages) return false;
-    commit_maps(limit, limit + more);
-    int error = posix_fallocate(control_fd_, off_t(map_.at + limit * PAGE), off_t(more * PAGE));
-    if (error) return false;
+    try {
+        commit_maps(limit, limit + more);
+    } catch (const Error&) {
+        return false;  // the caller holds the lock and says that there is no room
+    }
+    if (allocate_file(control_fd_, map_.at + limit * PAGE, more * PAGE)) return false;
     store(heap.limit, limit + more);
     heap.top = limit + more;
     return true;
 }
 
 static void commit_range(int fd, u64 at, u64 from, u64 to) {
-    if (int error = posix_fallocate(fd, off_t(at + from / PAGE * PAGE), off_t(align_up(to, PAGE) - from / PAGE * PAGE)))
+    if (int error = allocate_file(fd, at + from / PAGE * PAGE, align_up(to, PAGE) - from / PAGE * PAGE))
         fail_os("no memory for the space's metadata", error);
 }
 
@@ -215,7 +216,7 @@ bool Heap::commit(u64 ref) {
         if (madvise(at, bytes, MADV_POPULATE_WRITE) < 0) {
             int error = errno;
             // An older kernel does not know the advice; fallocate cannot give huge pages but is as safe.
-            if (error == EINVAL) error = posix_fallocate(data_fd_, off_t(block * BLOCK), off_t(bytes));
+            if (error == EINVAL) error = allocate_file(data_fd_, block * BLOCK, bytes);
             if (error)
                 throw Error(Code::no_room, "the file system behind the space has no memory left for " + std::to_string(bytes) +
                                                " bytes (" + std::strerror(error) + "); in a container raise --shm-size, use " +

@@ -7,13 +7,11 @@
 
 namespace osf {
 
-constexpr u64 ALLOC = 1ull << 62, FREE = 2ull << 62;
-
 // Four sizes per doubling: at most a fifth of a slot is wasted.
 constexpr u32 CLASS_BYTES[CLASSES] = {64,   128,  192,  256,  320,  384,  448,  512,  640,  768,  896,  1024, 1280,
-                                      1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 0,    0};
+                                      1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192};
 
-u64 class_bytes(u32 cls) { return CLASS_BYTES[cls]; }
+u64 class_bytes(u32 cls) { return cls < CLASSES ? CLASS_BYTES[cls] : 0; }
 
 u32 class_of(u64 bytes) {
     if (bytes <= 512) return bytes ? u32((bytes - 1) / 64) : 0;
@@ -110,8 +108,8 @@ void Heap::unlink(Arena& arena, u64 index) {
 }
 
 void Heap::commit_chunk(u64 index) {
-    int error = posix_fallocate(control_fd_, off_t(map_.chunks + index * sizeof(Chunk)), sizeof(Chunk));
-    if (!error && kind_ == data) error = posix_fallocate(control_fd_, off_t(map_.slots + index * PAGE), PAGE);
+    int error = allocate_file(control_fd_, map_.chunks + index * sizeof(Chunk), sizeof(Chunk));
+    if (!error && kind_ == data) error = allocate_file(control_fd_, map_.slots + index * PAGE, PAGE);
     if (error) fail_os("no memory for the space's metadata", error);
 }
 

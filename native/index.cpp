@@ -6,7 +6,6 @@
 namespace osf {
 
 constexpr u64 EMPTY = 0, TOMBSTONE = 1;
-constexpr u64 OFFSET = 0xffffffffffffull;
 constexpr u64 FIRST_WORDS = PAGE / 8;
 
 void Index::attach(char* base, Roots& roots, Heap& meta, Members& members) {
@@ -65,7 +64,7 @@ void Index::settle() {
 // What a dead owner can leave: a table half built or half freed, wrong counts, and, killed in a rename, a word whose
 // record has another name now or not yet.
 void Index::recover(Stripe& stripe) {
-    u64 current = load(stripe.table) & 0xffffffffffc0ull;
+    u64 current = load(stripe.table) & TABLE;
     for (u64* root : {&stripe.next, &stripe.old}) {
         u64 ref = load(*root);
         if (!ref) continue;
@@ -180,7 +179,7 @@ void Index::grow(Stripe& stripe) {
         store(fresh[position & (wanted - 1)], word, std::memory_order_relaxed);
     }
     step();
-    if (old) store(stripe.old, extent_ref((((old & 0xffffffffffc0ull)) - meta_->chunk_offset(0)) / PAGE, size * 8 / PAGE));
+    if (old) store(stripe.old, extent_ref(((old & TABLE) - meta_->chunk_offset(0)) / PAGE, size * 8 / PAGE));
     step();
     store(stripe.table, table, std::memory_order_seq_cst);
     step();

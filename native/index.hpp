@@ -43,7 +43,7 @@ public:
     void each(u64 stripe, u64& pin, const std::function<void(u64 record)>& show) const;
 
     u64 live() const;
-    u64* words(u64 table) const { return reinterpret_cast<u64*>(base_ + (table & 0xffffffffffc0ull)); }
+    u64* words(u64 table) const { return reinterpret_cast<u64*>(base_ + (table & TABLE)); }
     static u64 count(u64 table) { return 1ull << (table & 63); }
     bool named(u64 record, std::string_view name) const;
 

@@ -30,6 +30,8 @@ Layout::Layout(u64 reserve_bytes) : reserve(reserve_bytes) {
     heap[0].at = at;
     control_bytes = at + heap[0].pages * PAGE;
     heap[1].at = data_at;
+    if (control_bytes > 64ull << 32)  // owners of blocks are record offsets in 32 bits of 64 bytes
+        throw Error(Code::bad_input, "a space reserves at most 2 TiB of addresses, got " + std::to_string(reserve_bytes) + " bytes");
     if (control_bytes > control_room || data_at >= reserve)
         throw Error(Code::bad_input, "a space reserves at least " + std::to_string(smallest_reserve() / GIB) +
                                          " GiB of addresses, got " + std::to_string(reserve_bytes) + " bytes");

@@ -30,12 +30,15 @@ constexpr u32 VERSION = 1;
 constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
 constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
 constexpr u64 STRIPES = 64, ARENAS = 16;
-constexpr u64 CLASSES = 26;
+constexpr u64 CLASSES = 24;
 constexpr u64 SLAB_MAX = 8192;              // larger blocks are extents
 constexpr u64 MEMBERS = 1024;
 constexpr u64 PINS_AT = 1 * MIB, PINS_BYTES = 4 * MIB;  // per member: half a million pins
 constexpr u64 NAME_MAX_BYTES = 1024;
 
+constexpr u64 OFFSET = 0xffffffffffffull;   // of a root or an index word: from the base
+constexpr u64 TABLE = OFFSET & ~63ull;       // of a table word: the rest is its generation and size
+constexpr u64 ALLOC = 1ull << 62, FREE = 2ull << 62;  // operations in a redo log
 constexpr u64 EXTENT = 1ull << 63;
 constexpr u64 FLAGS = 63;
 constexpr u64 RELEASING = 1;                // pin: its owner may clear it without looking at the record again

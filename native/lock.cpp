@@ -29,6 +29,7 @@ int futex_wake(const u32& word, int count) {
 
 Grant lock_take(Lock& lock, const Members& members, long timeout_ns) {
     const u32 self = members.id();
+    if (!self) throw Error(Code::closed, "this process is no member of the space: it cannot hold locks there");
     if (cas(lock.word, 0u, self)) return Grant::clean;
     for (int spin = 0; spin < 200; spin++) {
         if (load(lock.word, std::memory_order_relaxed) == 0 && cas(lock.word, 0u, self)) return Grant::clean;

@@ -20,9 +20,14 @@ static const char MAGIC[16] = {'O', 'P', 'E', 'N', 'S', 'H', 'E', 'L', 'F', '\r'
 
 // All spaces of this process by the control file's identity: one space is mapped once, whatever path led to it, and its
 // members file must not be opened a second time (closing that would drop the record lock). Guarded by the join gate.
+// A space is in it from before it is mapped until after it is unmapped, so a fork finds every mapping there.
 using Identity = std::pair<dev_t, ino_t>;
-static std::map<Identity, std::weak_ptr<Space>>& open_spaces() {
-    static auto* spaces = new std::map<Identity, std::weak_ptr<Space>>;
+struct Opened {
+    std::weak_ptr<Space> space;
+    Space* raw;             // valid while the entry is there, even if another thread is closing the space
+};
+static std::map<Identity, Opened>& open_spaces() {
+    static auto* spaces = new std::map<Identity, Opened>;
     return *spaces;
 }
 static std::vector<std::shared_ptr<Space>> forking;
@@ -36,6 +41,7 @@ static Identity identity_of(const std::string& directory) {
 
 struct File {
     int fd = -1;
+    explicit File(int opened) : fd(opened) {}
     File(const std::string& path, int flags, u32 mode = 0600) : fd(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
         if (fd < 0) fail_os("opening " + path, errno);
     }
@@ -90,7 +96,7 @@ u32 live_members(const std::string& directory) {
     std::unique_lock gate(join_gate());
     auto found = open_spaces().find(identity_of(directory));
     if (found != open_spaces().end())
-        if (auto space = found->second.lock()) return space->members.live_others() + 1;
+        if (auto space = found->second.space.lock()) return space->members.live_others() + 1;
     File file(directory + "/members", O_RDWR);
     if (size_of(file.fd) < PINS_AT) throw Error(Code::corrupt, directory + "/members was truncated");
     void* map = mmap(nullptr, PINS_AT, PROT_READ, MAP_SHARED, file.fd, 0);
@@ -101,6 +107,8 @@ u32 live_members(const std::string& directory) {
     munmap(map, PINS_AT);
     return count;
 }
+
+static void register_fork_handlers();
 
 void Space::create(const CreateOptions& options) {
     Layout layout(options.reserve);
@@ -131,37 +139,53 @@ void Space::create(const CreateOptions& options) {
     header.check = header_check(header);
 
     const std::string& dir = options.directory;
-    auto make = [&](const std::string& path, u64 size, int flags) {
-        File file(path, O_RDWR | flags, options.mode);
-        if (fchmod(file.fd, options.mode) < 0 && !is_device(file.fd)) fail_os("chmod of " + path, errno);
-        if (!is_device(file.fd) && ftruncate(file.fd, off_t(size)) < 0) fail_os("making " + path, errno);
+    // Only files that are made here are ever sized, changed in mode or, later, removed.
+    auto make = [&](const std::string& path, u64 size) {
+        File file(path, O_RDWR | O_CREAT | O_EXCL, options.mode);
+        if (fchmod(file.fd, options.mode) < 0) fail_os("chmod of " + path, errno);
+        if (ftruncate(file.fd, off_t(size)) < 0) fail_os("making " + path, errno);
         return file.keep();
     };
-    File control_owner(dir + "/control", O_RDWR | O_CREAT | O_EXCL, options.mode);
-    ::close(control_owner.keep());
-    int control = make(dir + "/control", layout.control_bytes, 0);
-    int members = make(dir + "/members", layout.members_bytes, O_CREAT | O_EXCL);
-    int data = make(options.backing.empty() ? dir + "/data" : options.backing, limit * PAGE, options.backing.empty() ? O_CREAT | O_EXCL : O_CREAT);
-    auto close_all = [&] { ::close(control); ::close(members); ::close(data); };
+    {
+        File control(make(dir + "/control", layout.control_bytes));
+        File members(make(dir + "/members", layout.members_bytes));
+        if (!options.device) File(make(options.backing.empty() ? dir + "/data" : options.backing, limit * PAGE));
+        if (int error = allocate_file(control.fd, 0, layout.heap[0].bits)) fail_os("no memory for the metadata of the space", error);
+        if (int error = allocate_file(members.fd, 0, PINS_AT)) fail_os("no memory for the members of the space", error);
+        if (pwrite(control.fd, &header, sizeof header, 0) != ssize_t(sizeof header)) fail_os("writing the header", errno);
+    }
+    register_fork_handlers();
+    std::unique_lock gate(join_gate());
+    std::shared_ptr<Space> space = attach(dir, header, false);
+    JoinLock join(space->members_fd_, std::move(gate));
+    space->members.join(false);
+    space->data.commit_maps(0, limit);
+    space->data.set_limit(limit);
+    space->index.create();
+}
+
+// Under the join gate.
+std::shared_ptr<Space> Space::attach(const std::string& directory, const Header& header, bool read_only) {
+    Identity identity = identity_of(directory);
+    std::shared_ptr<Space> space(new Space(directory, header, read_only));
+    space->identity_ = identity;
+    open_spaces()[identity] = {space, space.get()};
     try {
-        if (int error = posix_fallocate(control, 0, off_t(layout.heap[0].bits))) fail_os("no memory for the metadata of the space", error);
-        if (int error = posix_fallocate(members, 0, off_t(PINS_AT))) fail_os("no memory for the members of the space", error);
-        if (pwrite(control, &header, sizeof header, 0) != ssize_t(sizeof header)) fail_os("writing the header", errno);
+        space->map_files();
     } catch (...) {
-        close_all();
+        space->unmap();  // here: the destructor would wait for the gate
         throw;
     }
-    close_all();
-    // The first opening fills the rest: it finds a control file with no index tables.
-    std::shared_ptr<Space> space(new Space(dir, header, false));
-    space->map_files();
-    {
-        JoinLock join(space->members_fd_);
-        space->members.join(false);
-        space->data.commit_maps(0, limit);
-        space->data.set_limit(limit);
-        space->index.create();
-    }
+    return space;
+}
+
+// Under the join gate. Closing the members file drops the record locks on it.
+void Space::unmap() {
+    munmap(base_, layout.reserve);
+    base_ = nullptr;
+    for (int fd : {control_fd_, members_fd_, data_fd_})
+        if (fd >= 0) ::close(fd);
+    open_spaces().erase(identity_);
 }
 
 Space::Space(std::string directory, const Header& header, bool read_only)
@@ -213,19 +237,16 @@ void Space::map_files() {
                                        " bytes, expected at least " + std::to_string(limit * PAGE));
 }
 
-static void register_fork_handlers();
-
 std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only, const std::string& boot_id) {
     register_fork_handlers();
     Identity identity = identity_of(directory);
     std::shared_ptr<Space> space;
+    bool shared = false;
     {
         std::unique_lock gate(join_gate());
         auto found = open_spaces().find(identity);
-        while (found != open_spaces().end()) {
-            if ((space = found->second.lock()) && space->entered_) break;
-            gate.unlock();  // another thread is just closing it, or has not joined yet
-            space.reset();
+        while (found != open_spaces().end() && !(space = found->second.space.lock())) {
+            gate.unlock();  // another thread is just closing it
             std::this_thread::yield();
             gate.lock();
             found = open_spaces().find(identity);
@@ -238,46 +259,36 @@ std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only,
             return space;
         }
         Header header = read_header(directory);
-        space.reset(new Space(directory, header, read_only));
-        space->identity_ = identity;
-        space->map_files();
-        open_spaces()[identity] = space;
+        space = attach(directory, header, read_only);
+        JoinLock join(space->members_fd_, std::move(gate));
+        shared = space->enter(boot_id);
     }
-    space->enter(boot_id);
+    if (shared && !read_only) space->collect();
     return space;
 }
 
-void Space::enter(const std::string& boot_id) {
-    bool inherited = false;
-    {
-        JoinLock join(members_fd_);
-        u32 others = members.live_others();
-        if (others == 0) {
-            if (boot_id != header().boot_id)
-                throw Error(Code::corrupt, "the space at " + directory_ + " was left by an earlier boot of this machine (" +
-                                               header().boot_id + "); what it held cannot be trusted: remove it");
-            u64 seal = load(header().seal);
-            if (seal && seal != seal_value())
-                throw Error(Code::corrupt, "the metadata of the space at " + directory_ + " fails its checksum: it was changed " +
-                                               "while no process had it open; remove it");
-            if (read_only_ && !seal) verify();
-            if (!read_only_ && !seal) repair();
-            if (!read_only_ || seal) members.forget();
-        }
-        members.join(read_only_);
-        entered_ = true;
-        if (!read_only_) store(header().seal, 0, std::memory_order_seq_cst);
-        inherited = !read_only_ && others > 0;
+// Under the join lock; true if others have the space open.
+bool Space::enter(const std::string& boot_id) {
+    u32 others = members.live_others();
+    if (others == 0) {
+        if (boot_id != header().boot_id)
+            throw Error(Code::corrupt, "the space at " + directory_ + " was left by an earlier boot of this machine (" +
+                                           header().boot_id + "); what it held cannot be trusted: remove it");
+        u64 seal = load(header().seal);
+        if (seal && seal != seal_value())
+            throw Error(Code::corrupt, "the metadata of the space at " + directory_ + " fails its checksum: it was changed " +
+                                           "while no process had it open; remove it");
+        if (read_only_ && !seal) verify();
+        if (!read_only_ && !seal) repair();
+        if (!read_only_ || seal) members.forget();
     }
-    if (inherited) collect();
+    members.join(read_only_);
+    if (!read_only_) store(header().seal, 0, std::memory_order_seq_cst);
+    return others > 0;
 }
 
 Space::~Space() {
-    if (members_fd_ < 0) {
-        if (base_) munmap(base_, layout.reserve);
-        if (control_fd_ >= 0) ::close(control_fd_);
-        return;
-    }
+    if (!base_) return;
     if (members.joined() && !read_only_) {
         try {
             collect();
@@ -299,12 +310,8 @@ Space::~Space() {
         members.leave();
         if (last) store(header().seal, seal_value(), std::memory_order_seq_cst);
     }
-    munmap(base_, layout.reserve);
-    for (int fd : {control_fd_, members_fd_, data_fd_})
-        if (fd >= 0) ::close(fd);
+    unmap();
     join.file_closed();
-    auto found = std::find_if(open_spaces().begin(), open_spaces().end(), [&](auto& item) { return item.first == identity_; });
-    if (found != open_spaces().end() && found->second.expired()) open_spaces().erase(found);
 }
 
 void Space::grow(u64 more) {
@@ -319,7 +326,7 @@ void Space::grow(u64 more) {
     if (ftruncate(data_fd_, off_t(target * PAGE)) < 0) fail_os("growing the data file", errno);
     // The block at the old end may be committed up to there; the rest of it needs memory before somebody relies on it.
     u64 rest = std::min(align_up(limit * PAGE, BLOCK), target * PAGE) - limit * PAGE;
-    if (int error = rest ? posix_fallocate(data_fd_, off_t(limit * PAGE), off_t(rest)) : 0) fail_os("growing the data file", error);
+    if (int error = rest ? allocate_file(data_fd_, limit * PAGE, rest) : 0) fail_os("growing the data file", error);
     step();
     data.set_limit(target);
 }
@@ -337,8 +344,8 @@ void Space::need_write() const {
 
 void fork_prepare_all() {
     join_gate().lock();
-    for (auto& [identity, weak] : open_spaces())
-        if (auto space = weak.lock(); space && space->members.joined()) {
+    for (auto& [identity, opened] : open_spaces())
+        if (auto space = opened.space.lock(); space && space->members.joined()) {
             space->limbo_mutex_.lock();
             space->members.fork_prepare();
             forking.push_back(std::move(space));
@@ -355,6 +362,12 @@ void fork_after_all(bool child) {
             space->members.fork_parent();
         }
         space->limbo_mutex_.unlock();
+    }
+    if (child) {  // what a thread of the parent was just closing: here nobody will
+        std::vector<Space*> abandoned;
+        for (auto& [identity, opened] : open_spaces())
+            if (opened.space.expired()) abandoned.push_back(opened.raw);
+        for (Space* space : abandoned) space->unmap();
     }
     auto done = std::move(forking);
     forking.clear();

@@ -34,7 +34,9 @@ std::mutex& join_gate() {
     return gate;
 }
 
-JoinLock::JoinLock(int members_fd) : process_(join_gate()), fd_(members_fd) {
+JoinLock::JoinLock(int members_fd) : JoinLock(members_fd, std::unique_lock(join_gate())) {}
+
+JoinLock::JoinLock(int members_fd, std::unique_lock<std::mutex> gate) : process_(std::move(gate)), fd_(members_fd) {
     record_lock(fd_, F_SETLKW, F_WRLCK, JOIN);
 }
 JoinLock::~JoinLock() {
@@ -62,7 +64,7 @@ u32 Members::live_others() const {
 }
 
 void Members::allocate_pins(u32 slot, u64 bytes) const {
-    if (int error = posix_fallocate(fd_, off_t(PINS_AT + slot * PINS_BYTES), off_t(bytes)))
+    if (int error = allocate_file(fd_, PINS_AT + slot * PINS_BYTES, bytes))
         fail_os("no memory for the pin table of a member", error);
 }
 

@@ -75,6 +75,7 @@ std::mutex& join_gate();
 class JoinLock {
 public:
     explicit JoinLock(int members_fd);
+    JoinLock(int members_fd, std::unique_lock<std::mutex> gate);  // of join_gate(), held already
     ~JoinLock();
     JoinLock(const JoinLock&) = delete;
     JoinLock& operator=(const JoinLock&) = delete;

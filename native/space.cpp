@@ -98,7 +98,8 @@ void Space::publish(const Held& held, bool replace) {
     u64 replaced = 0;
     index.lock(Index::stripe_of(hash));
     try {
-        if (load(record.state) != draft) throw Error(Code::bad_input, "'" + name + "' is published already");
+        if (name.empty()) throw Error(Code::bad_input, "an unnamed array is published by giving it a name: publish(name)");
+        if (load(record.state) != draft) throw Error(Code::bad_input, "'" + name + "' is published already, or was deleted since");
         Found old = index.find(hash, name);
         if (!old.record) {
             index.insert(hash, held.record);
@@ -128,12 +129,13 @@ void Space::publish(const Held& held, bool replace) {
     else members.give_pin(pin);
 }
 
-bool Space::remove(std::string_view name) {
+bool Space::remove(std::string_view name, u64 only) {
     need_write();
     u64 hash = hash_name(name);
     u32 pin = members.take_pin();
     index.lock(Index::stripe_of(hash));
     Found found = index.find(hash, name);
+    if (only && found.record != only) found = {};
     u64 bytes = 0;
     if (found.record) {
         Record& record = this->record(found.record);
@@ -201,7 +203,7 @@ void Space::name(const Held& held, std::string_view name) {
     check_name(name);
     Record& record = this->record(held);
     if (!cas(record.state, u64(gone), u64(draft)))
-        throw Error(Code::bad_input, "the array has a name already; rename it instead");
+        throw Error(Code::bad_input, "the array has the name '" + name_of(held) + "' already; publish() a draft without another name, rename() a published one");
     step();
     u64 hash = hash_name(name);
     index.lock(Index::stripe_of(hash));

@@ -60,9 +60,10 @@ struct CreateOptions {
     std::string backing;    // data file or device; empty: in the directory
     u64 bytes = 0, base = 0, reserve = 0, page_size = PAGE;
     u32 mode = 0600;
+    bool device = false;    // the backing is a device: it is there, and of a fixed size
 };
 
-class Space : public std::enable_shared_from_this<Space> {
+class Space {
 public:
     static void create(const CreateOptions& options);
     static std::shared_ptr<Space> open(const std::string& directory, bool read_only, const std::string& boot_id);
@@ -77,7 +78,7 @@ public:
     Held find(std::string_view name);
     Held at(u64 address);                                    // the array around an address
     void release(const Held& held) noexcept;
-    bool remove(std::string_view name);
+    bool remove(std::string_view name, u64 only = 0);        // only: not if another record has the name by now
     void rename(std::string_view from, std::string_view to);
     std::vector<Entry> list(std::string_view prefix);
 
@@ -103,7 +104,6 @@ public:
     char* base() const { return base_; }
     bool read_only() const { return read_only_; }
     const std::string& directory() const { return directory_; }
-    int data_fd() const { return data_fd_; }
 
     const Layout layout;
     Members members;
@@ -113,7 +113,9 @@ public:
 private:
     Space(std::string directory, const Header& header, bool read_only);
     void map_files();
-    void enter(const std::string& boot_id);      // join; first opener verifies or repairs
+    static std::shared_ptr<Space> attach(const std::string& directory, const Header& header, bool read_only);
+    void unmap();
+    bool enter(const std::string& boot_id);      // join; first opener verifies or repairs
     [[noreturn]] void refuse() const;
     void need_write() const;
     void check_name(std::string_view name) const;
@@ -149,7 +151,6 @@ private:
     std::mutex limbo_mutex_;
     std::vector<u32> limbo_;                     // transient pins
     u64 limbo_bytes_ = 0;
-    bool entered_ = false;                       // guarded by the join gate
 
     friend void fork_prepare_all();
     friend void fork_after_all(bool child);

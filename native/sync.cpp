@@ -126,7 +126,11 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
             slot.length = u32(bytes.size());
             slot.kind = 0;
             slot.record = array ? array->record : 0;
-            if (array && load(space.record(*array).state) == live) {
+            u64 state = array ? load(space.record(*array).state) : u64(gone);
+            if (state == draft) throw Error(Code::bad_input, "a draft cannot be sent; publish it first");
+            if (state == live) {
+                if (space.name_of(*array).starts_with(HIDDEN))
+                    throw Error(Code::bad_input, "this unnamed array is under way in a channel already; give it a name to send it twice");
                 slot.kind = 1;
             } else if (array) {
                 std::string name = hidden_name(held, tail, channel);

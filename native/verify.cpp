@@ -13,7 +13,6 @@
 
 namespace osf {
 
-constexpr u64 OFFSET = 0xffffffffffffull;
 
 struct ChunkMark {
     u32 cls = 0;
@@ -115,7 +114,7 @@ struct Space::Marks {
     void index() {
         for (u64 at = 0; at < STRIPES; at++) {
             const Stripe& stripe = space.index.stripe(at);
-            u64 table = load(stripe.table), offset = table & 0xffffffffffc0ull, words = 1ull << (table & 63);
+            u64 table = load(stripe.table), offset = table & TABLE, words = 1ull << (table & 63);
             if (offset % PAGE || !space.meta.contains(offset) || (table & 63) > 32 || words * 8 < PAGE) damaged("an index table lies outside the heap");
             extent(0, extent_ref((offset - space.layout.heap[0].at) / PAGE, words * 8 / PAGE));
             u64 empty = 0, used = 0;
@@ -267,7 +266,7 @@ void Space::repair_commits(u64 limit) {
         if (!taken && fallocate(data_fd_, punch, off_t(block * BLOCK), off_t(bytes)) == 0) {
             commits &= ~bit;
         } else if (!(commits & bit)) {
-            if (int error = posix_fallocate(data_fd_, off_t(block * BLOCK), off_t(bytes))) fail_os("no memory for the arrays of the space", error);
+            if (int error = allocate_file(data_fd_, block * BLOCK, bytes)) fail_os("no memory for the arrays of the space", error);
             commits |= bit;
         }
     }

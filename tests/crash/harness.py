@@ -42,6 +42,9 @@ class Slot:
             file.seek(self.read_to)
             for line in file:
                 if not line.endswith(b"\n"):
+                    os.truncate(
+                        self.journal, self.read_to
+                    )  # killed inside the write: what it was about to do was not begun
                     break
                 self.read_to += len(line)
                 self._take(json.loads(line))

@@ -124,7 +124,7 @@ def test_file_on_disk_backs_a_space(home: Path, tmp_path: Path, peer: Peer) -> N
         assert shelf.pattern(2, 20 << 20).tobytes() in file.read_bytes()
         assert shelf.problems(space) == shelf.SOUND
     peer.stop()
-    with pytest.raises(NameTaken, match="not empty"):
+    with pytest.raises(NameTaken, match="exists already"):
         Space.create("other", "16MiB", backing=file)
     assert file.exists()
     Space.remove("shelf")

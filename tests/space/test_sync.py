@@ -198,9 +198,9 @@ def test_processes_that_make_the_same_thing_at_once_get_one_thing(space: Space) 
 def test_kinds_are_not_confused(space: Space) -> None:
     space.lock("l")
     space.put("a", np.zeros(3))
-    with pytest.raises(Mismatch, match="is a lock, not a counter"):
+    with pytest.raises(Mismatch, match="is of kind lock, not counter"):
         space.counter("l")
-    with pytest.raises(Mismatch, match="is a array, not a lock"):
+    with pytest.raises(Mismatch, match="is of kind array, not lock"):
         space.lock("a")
     space.barrier("b", 3)
     with pytest.raises(Mismatch, match="3 parties, not 2"):

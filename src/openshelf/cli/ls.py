@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from openshelf.space import spaces
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     table = Table("name", "base", "open in", "created", "")
     for space in found:
         if "error" in space:
-            table.add_row(space["name"], "", "", "", f"[red]{space['error']}")
+            table.add_row(space["name"], "", "", "", f"[red]{escape(space['error'])}")
             continue
         created = datetime.fromtimestamp(space["created_ns"] / 1e9).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(space["name"], f"{space['base']:#x}", f"{space['members']} processes", created, "")

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from openshelf.space import Space, spaces
+from openshelf.space import Space
 
 
 def add(commands: Any) -> None:
@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    members = next((space.get("members", 0) for space in spaces() if space["name"] == args.name), 0)
+    members = Space.members(args.name)
     if members and not args.force:
         message = f"the space {args.name!r} is open in {members} process(es); close it there, or --force"
         print(json.dumps({"error": "InUse", "message": message})) if args.json else print(

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from openshelf.space import Space, format_size
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = Console()
     table = Table("", show_header=False)
-    others = [m for m in facts["members"] if m["alive"]]
+    alive = [m for m in facts["members"] if m["alive"]]
     rows = {
         "space": facts["name"],
         "room": f"{format_size(facts['bytes'])}, {format_size(facts['free'])} free, "
@@ -43,17 +44,17 @@ def run(args: argparse.Namespace) -> int:
         "backing": f"{facts['backing']} ({facts['file_system']}, pages of {format_size(facts['page_size'])}, "
         f"{format_size(facts['huge_bytes'])} in huge pages here)",
         "members": ", ".join(
-            f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in others
+            f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in alive
         ),
     }
     for key, value in rows.items():
-        table.add_row(key, str(value))
+        table.add_row(key, escape(str(value)))
     console.print(table)
     if entries:
         arrays = Table("array", "dtype", "shape", "bytes", "address")
-        for entry in sorted(entries, key=lambda entry: -entry.nbytes)[: args.top]:
+        for entry in sorted(entries, key=lambda entry: -entry.nbytes)[: max(0, args.top)]:
             kind = entry.dtype if entry.kind == "array" else entry.kind
-            arrays.add_row(entry.name, kind, str(entry.shape), format_size(entry.nbytes), f"{entry.address:#x}")
+            arrays.add_row(escape(entry.name), kind, str(entry.shape), format_size(entry.nbytes), f"{entry.address:#x}")
         console.print(arrays)
         if len(entries) > args.top:
             console.print(f"... and {len(entries) - args.top} more (--top, --json)")

@@ -11,11 +11,13 @@ from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, Mismatch
 from openshelf.space._atomic import Atomic
 from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
+from openshelf.space._numbers import whole
 
 if TYPE_CHECKING:
     from openshelf.space._folder import Folder
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
+HIDDEN = "\x01"  # first character of names that keep unnamed arrays alive in channels
 
 
 class Array:
@@ -35,7 +37,8 @@ class Array:
     @property
     def name(self) -> str | None:
         """Its full name in the space now; None if it has none or was deleted."""
-        return self._pin.name if self._pin.state == _LIVE else None
+        name = self._pin.name if self._pin.state == _LIVE else ""
+        return name if name and name[0] != HIDDEN else None
 
     @property
     def address(self) -> int:
@@ -66,7 +69,7 @@ class Array:
 
     @property
     def published(self) -> bool:
-        return self._pin.state == _LIVE
+        return self.name is not None
 
     def __len__(self) -> int:
         if not self.shape:
@@ -77,7 +80,8 @@ class Array:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
             raw = np.ndarray(self.nbytes, np.uint8, cast(Any, self._pin), self._offset)
-            wanted = np.dtype(dtype)
+            other = element_type(dtype)
+            wanted = to_numpy(other.code, other.descr)
             return (
                 raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
             )
@@ -109,15 +113,22 @@ class Array:
             if step != 1:
                 raise Mismatch(f"a part must be contiguous, got step {step}; slice .numpy() for strided views")
             return _Part(self._pin, self._offset + first * row, (max(0, last - first), *self.shape[1:]), element)
+        index = whole(index, "a row")
         at = index + length if index < 0 else index
         if not 0 <= at < length:
             raise IndexError(f"row {index} is out of range for an array of {length} rows")
         return _Part(self._pin, self._offset + at * row, self.shape[1:], element)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise Mismatch("an Array is a handle: write through .numpy() or .torch()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
     def atomic(self, index: int = 0) -> Atomic:
         """The `index`-th element (in flat order) as an atomic word; the dtype must be a 4- or 8-byte integer."""
         element = self.element
-        count = _count(self.shape)
+        index, count = whole(index, "an element's number"), _count(self.shape)
         if not 0 <= index < count:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
         return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
@@ -127,6 +138,8 @@ class Array:
         if self._folder is None:
             raise BadInput("a part of an array cannot be published; publish the whole")
         if name is not None:
+            if replace:
+                raise BadInput("a name can be replaced by a draft or by put(), not by naming an unnamed array")
             self._folder._give_name(self._pin, name)
         else:
             self._folder._native.publish(self._pin, replace)

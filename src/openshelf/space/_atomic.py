@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openshelf import _core
 from openshelf.errors import BadInput, Mismatch
+from openshelf.space._numbers import seconds, whole
 
 _SUFFIX = {"int32": "_i4", "uint32": "_u4", "int64": "_i8", "uint64": "_u8"}
 _RANGE = {"int32": (-(2**31), 2**31), "uint32": (0, 2**32), "int64": (-(2**63), 2**63), "uint64": (0, 2**64)}
@@ -21,6 +22,7 @@ class Atomic:
         self.load()  # checks alignment and bounds once, here
 
     def _check(self, value: int) -> int:
+        value = whole(value, "the value of an atomic")
         low, high = _RANGE[self._dtype]
         if not low <= value < high:
             raise BadInput(f"{value} does not fit {self._dtype}")
@@ -51,12 +53,11 @@ class Atomic:
         """Sleeps while the (4-byte) word is `expected`; False when `timeout` seconds are over. Ctrl-C is heard."""
         if not self._suffix.endswith("4"):
             raise Mismatch("wait and wake need a 4-byte word (futexes are 32-bit)")
-        return _core.wait_word(
-            self._pin, self._offset, self._check(expected) & 0xFFFFFFFF, -1.0 if timeout is None else timeout
-        )
+        word = self._check(expected) & 0xFFFFFFFF
+        return _core.wait_word(self._pin, self._offset, word, seconds(timeout))
 
     def wake(self, count: int = 2**31 - 1) -> int:
         """Wakes up to `count` waiters and returns how many."""
         if not self._suffix.endswith("4"):
             raise Mismatch("wait and wake need a 4-byte word (futexes are 32-bit)")
-        return _core.wake_word(self._pin, self._offset, count)
+        return _core.wake_word(self._pin, self._offset, max(0, min(whole(count, "a count"), 2**31 - 1)))

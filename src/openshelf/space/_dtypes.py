@@ -49,12 +49,14 @@ _core.set_numpy(np.ndarray, [NUMPY_BY_CODE.get(code) for code in range(max(NUMPY
 
 def element_type(dtype: Any) -> ElementType:
     """From anything numpy takes for a dtype, a torch.dtype, or a name such as 'bfloat16'."""
+    if dtype is None:
+        raise Mismatch("a dtype is needed, got None")
     name = str(dtype).removeprefix("torch.")
     if name in _CODE_BY_NAME:
         return _BY_CODE[_CODE_BY_NAME[name]]
     try:
         parsed = np.dtype(name if str(dtype).startswith("torch.") else dtype)
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         known = ", ".join([*_NUMPY.values(), *_CODE_BY_NAME])
         raise Mismatch(f"{dtype!r} is not a dtype; expected one of numpy's or: {known}") from error
     return of_numpy(parsed)
@@ -68,6 +70,8 @@ def of_numpy(dtype: np.dtype[Any]) -> ElementType:
         raise Mismatch(
             f"dtype {dtype} holds Python objects, which mean nothing in another process; use numbers or bytes"
         )
+    if dtype.subdtype is not None:
+        raise Mismatch(f"dtype {dtype} has a shape of its own; put that into the array's shape")
     if dtype.itemsize == 0:
         raise Mismatch(f"dtype {dtype} has no size; give one, as in 'S16' or 'U8'")
     return ElementType(0, repr(np.lib.format.dtype_to_descr(dtype)), dtype.itemsize, str(dtype))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,8 +12,9 @@ import numpy as np
 
 from openshelf import _core
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
-from openshelf.space._array import Array
+from openshelf.space._array import HIDDEN, Array
 from openshelf.space._dtypes import ElementType, element_type, of_numpy, stored
+from openshelf.space._numbers import sizes_of, whole
 from openshelf.space._sync import Barrier, Channel, Counter, Lock
 
 _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
@@ -46,7 +49,7 @@ class Folder:
 
     def folder(self, name: str) -> Folder:
         """The folder below this one; it need not hold anything yet."""
-        return Folder(self._native, f"{self._prefix}{name.strip('/')}/")
+        return Folder(self._native, f"{_full_name(self._prefix, name).strip('/')}/")
 
     def folders(self) -> list[str]:
         """Names of the folders directly in this one."""
@@ -60,7 +63,7 @@ class Folder:
         Without a name: an array that lives as long as some process holds it. NameTaken if the name exists, now
         or at publication.
         """
-        if name is not None and self._native.contains(self._prefix + name):
+        if name is not None and name in self:
             raise NameTaken(
                 f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it"
             )
@@ -88,61 +91,65 @@ class Folder:
         full_name = "" if name is None else _full_name(self._prefix, name)
         if type(value) is np.ndarray and value.flags.c_contiguous:
             array = value
-        elif type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
-            tensor = value.detach().cpu().contiguous()
-            element = element_type(tensor.dtype)
-            nbytes = tensor.numel() * element.itemsize
-            pin = self._native.put(
-                tensor.data_ptr(),
-                nbytes,
-                element.code,
-                _ARRAY,
-                list(tensor.shape),
-                element.descr,
-                full_name,
-                replace,
+        elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+            return self._put_tensor(full_name, value, replace)
+        elif isinstance(value, Array):
+            return self._put_bytes(full_name, value.address, value.shape, value.element, replace)
+        elif isinstance(value, Folder | np.ma.MaskedArray):
+            raise Mismatch(
+                f"a {type(value).__name__} cannot be put; put its arrays, or the data and the mask of a masked one"
             )
-            return Array(pin, self)
         else:
             array = np.ascontiguousarray(value).reshape(np.shape(value))
         element = of_numpy(array.dtype)
         # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
         source: Any = array if element.code else array.ctypes.data
-        pin = self._native.put(
-            source, array.nbytes, element.code, _ARRAY, array.shape, element.descr, full_name, replace
-        )
-        return Array(pin, self)
+        return self._put_bytes(full_name, source, array.shape, element, replace)
+
+    def _put_tensor(self, full_name: str, value: Any, replace: bool) -> Array:
+        torch = sys.modules["torch"]
+        if value.layout != torch.strided or value.device.type == "meta":
+            raise Mismatch(
+                f"a {value.layout} tensor on {value.device} has no plain bytes; make it dense and real first"
+            )
+        # A conjugate or negative view is a flag on other bytes: what is stored are the numbers that it shows.
+        tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return self._put_bytes(full_name, tensor.data_ptr(), tensor.shape, element_type(tensor.dtype), replace)
+
+    def _put_bytes(self, full_name: str, source: Any, shape: Any, element: ElementType, replace: bool) -> Array:
+        nbytes = element.itemsize * math.prod(shape)
+        put = self._native.put
+        return Array(put(source, nbytes, element.code, _ARRAY, shape, element.descr, full_name, replace), self)
 
     def _give_name(self, pin: _core.Pin, name: str) -> None:
         self._native.name(pin, _full_name(self._prefix, name))
 
     def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
-        sizes = [int(shape)] if isinstance(shape, int | np.integer) else [int(size) for size in shape]
-        if any(size < 0 for size in sizes):
-            raise Mismatch(f"a shape has no negative sizes, got {tuple(sizes)}")
-        nbytes = element.itemsize
-        for size in sizes:
-            nbytes *= size
+        sizes = sizes_of(shape)
+        nbytes = element.itemsize * math.prod(sizes)
         if nbytes >= 1 << 62:
-            raise Mismatch(f"shape {tuple(sizes)} of {element.name} has more bytes than there are addresses")
+            raise Mismatch(f"shape {sizes} of {element.name} has more bytes than there are addresses")
         full_name = "" if name is None else _full_name(self._prefix, name)
         return Array(self._native.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
 
     # Finding
 
     def __getitem__(self, name: str) -> Array:
-        pin = self._find(self._prefix + name)
+        try:
+            pin = self._find(self._prefix + name)
+        except TypeError:
+            pin = self._find(_full_name(self._prefix, name))  # says what is wrong with the name
         if pin is None:
             raise self._unknown(name)
         return Array(pin, self)
 
     def get(self, name: str, default: Array | None = None) -> Array | None:
         """The array, or `default` if there is none of that name."""
-        pin = self._native.find(self._prefix + name)
+        pin = self._native.find(_full_name(self._prefix, name))
         return default if pin is None else Array(pin, self)
 
     def __contains__(self, name: str) -> bool:
-        return self._native.contains(self._prefix + name)
+        return self._native.contains(_full_name(self._prefix, name))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Everything here whose name begins with `prefix`, sorted, with sizes. Not a snapshot while others write."""
@@ -150,7 +157,7 @@ class Folder:
         return [
             Entry(name[len(self._prefix) :], nbytes, shape, stored(dtype, descr).name, address, _KINDS[kind])
             for name, nbytes, address, dtype, kind, shape, descr in found
-            if not name.startswith("\x01")
+            if not name.startswith(HIDDEN)
         ]
 
     def __iter__(self) -> Iterator[str]:
@@ -160,7 +167,7 @@ class Folder:
         return len(self.list())
 
     def _unknown(self, name: str) -> UnknownName:
-        known = list(self) if self._native.stats()["arrays"] <= 50_000 else []
+        known = list(self) if self._native.stats()["arrays"] <= 2_000 else []
         near = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         return UnknownName(f"there is no array {self._prefix + name!r}{hint}")
@@ -169,16 +176,18 @@ class Folder:
 
     def delete(self, name: str) -> None:
         """Takes the name away at once; the memory goes when the last view in any process does."""
-        pin = self._native.find(self._prefix + name)
-        if pin is not None and pin.kind == _CHANNEL:
-            _core.channel_discard(pin)
-        if not self._native.remove(self._prefix + name):
-            raise self._unknown(name)
+        full_name = _full_name(self._prefix, name)
+        while (pin := self._native.find(full_name)) is not None:
+            if pin.kind == _CHANNEL:
+                _core.channel_discard(pin)
+            if self._native.remove(full_name, pin):
+                return  # else another process replaced it meanwhile
+        raise self._unknown(name)
 
     def rename(self, name: str, to: str) -> None:
         """Gives an array another name in this folder: at every moment it has exactly one of the two."""
         try:
-            self._native.rename(self._prefix + name, _full_name(self._prefix, to))
+            self._native.rename(_full_name(self._prefix, name), _full_name(self._prefix, to))
         except UnknownName:
             raise self._unknown(name) from None
 
@@ -188,6 +197,7 @@ class Folder:
         return Lock(self._shared(name, _LOCK, 64))
 
     def barrier(self, name: str, parties: int) -> Barrier:
+        parties = whole(parties, "the number of parties")
         if not 1 <= parties <= 1024:
             raise BadInput(f"a barrier has 1 to 1024 parties, got {parties}")
         pin = self._shared(name, _BARRIER, _core.barrier_bytes(parties), lambda new: _core.barrier_init(new, parties))
@@ -200,6 +210,7 @@ class Folder:
 
     def channel(self, name: str, capacity: int = 64, message_bytes: int = 256) -> Channel:
         """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
+        capacity, message_bytes = whole(capacity, "a capacity"), whole(message_bytes, "the size of a message")
         if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
             raise BadInput(
                 f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
@@ -219,14 +230,23 @@ class Folder:
                 except NameTaken:
                     continue
             if pin.kind != kind:
-                raise Mismatch(f"{self._prefix + name!r} is a {_KINDS[pin.kind]}, not a {_KINDS[kind]}")
+                raise Mismatch(f"{self._prefix + name!r} is of kind {_KINDS[pin.kind]}, not {_KINDS[kind]}")
+            if kind == _CHANNEL and _core.channel_deleted(
+                pin
+            ):  # by a process that was killed before it took the name away
+                self._native.remove(self._prefix + name, pin)
+                continue
             return pin
         raise NameTaken(f"{self._prefix + name!r} comes and goes; others make and delete it all the time")
 
 
 def _full_name(prefix: str, name: str) -> str:
+    if not isinstance(name, str):
+        raise Mismatch(f"a name is text, got {name!r}")
     if not name or name[0] < " ":
-        raise BadInput(
-            f"{name!r} is not a name for an array; expected text that does not begin with a control character"
-        )
+        raise BadInput(f"{name!r} is not a name; expected text that does not begin with a control character")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{name!r} is not a name: it cannot be written as UTF-8 ({error.reason})") from None
     return prefix + name

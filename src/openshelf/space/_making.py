@@ -6,9 +6,39 @@ import os
 from pathlib import Path
 
 from openshelf import _core
-from openshelf.errors import AddressOccupied, NameTaken
+from openshelf.errors import AddressOccupied, BadInput, NameTaken
 from openshelf.space import _places
-from openshelf.space._sizes import parse_size
+from openshelf.space._numbers import whole
+from openshelf.space._sizes import format_size, parse_size
+
+
+def _backing_file(root: Path, name: str, size: int, backing: str | os.PathLike[str]) -> Path:
+    """The file or device to keep the data in: a new file, or a DAX device, and nothing else."""
+    if "\0" in os.fspath(backing):
+        raise BadInput(f"{backing!r} is not a path")
+    path = Path(backing).absolute()
+    if path.is_dir():
+        path = path / f"openshelf-{os.getuid()}-{name}.data"
+    if _places.is_dax(path):
+        return path
+    if path.exists() or path.is_symlink():
+        raise NameTaken(f"the backing {path} exists already; give a directory, a new file, or a /dev/dax device")
+    if not path.parent.is_dir():
+        raise BadInput(f"the backing {path} cannot be made: there is no directory {path.parent}")
+    _places.check_room(path.parent, size)
+    return path
+
+
+def _check_base(root: Path, base: int, span: int) -> int:
+    base = whole(base, "base")
+    if base % (2 << 20) or not 1 << 32 <= base <= (1 << 47) - span:
+        raise BadInput(
+            f"base {base:#x} is no place for {format_size(span)}: expected a multiple of 2 MiB from 4 GiB to 128 TiB"
+        )
+    for start, end in _places.taken_ranges(root):
+        if base < end and base + span > start:
+            raise AddressOccupied(f"base {base:#x}: another space of yours has {start:#x} to {end:#x}; give another")
+    return base
 
 
 def create(
@@ -20,41 +50,32 @@ def create(
     base: int | None,
     reserve: str | int | None,
 ) -> None:
-    data = ""
-    page_size = 4096
-    if backing is not None:
-        path = Path(backing).absolute()
-        if path.is_dir():
-            path = path / f"openshelf-{os.getuid()}-{name}.data"
-        if path.is_file() and path.stat().st_size:
-            raise NameTaken(f"the backing file {path} exists already and is not empty; remove it or give another")
-        page_size = _places.page_size_of(path)
-        data = str(path)
-        if not data.startswith("/dev/"):
-            _places.check_room(path.parent, size)
-    else:
-        _places.check_room(root, size + (4 << 20))
-    span = parse_size(reserve) if reserve is not None else max(_places.GRAIN, 2 * size)
+    """Makes the directory of a space, whole or not at all. Under the registry's lock."""
+    data = None if backing is None else _backing_file(root, name, size, backing)
+    device = data is not None and _places.is_dax(data)
+    page_size = 4096 if data is None else _places.page_size_of(data)
+    _places.check_room(root, (size if data is None else 0) + (4 << 20))
+    span = (
+        parse_size(reserve)
+        if reserve is not None
+        else -(-max(_places.GRAIN, 2 * size) // _places.GRAIN) * _places.GRAIN
+    )
     span = max(-(-span // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
-    span = -(-span // _places.GRAIN) * _places.GRAIN if reserve is None else span
-    directory = root / f".new-{os.getpid()}-{name}"
+    link = _places.backing_link(root, name)
     occupied: AddressOccupied | None = None
-    for choice in [base] if base is not None else _places.free_bases(root, span):
+    for choice in [_check_base(root, base, span)] if base is not None else _places.free_bases(root, span):
+        directory = root / f".new-{os.getpid()}-{name}"
         directory.mkdir(mode=0o700)
+        if data is not None and not device:
+            link.symlink_to(data)
+        mode = 0o660 if group else 0o600
+        where = "" if data is None else str(data)
         try:
             _core.Core.create(
-                str(directory),
-                name,
-                _places.boot_id(),
-                data,
-                size,
-                choice,
-                span,
-                page_size,
-                0o660 if group else 0o600,
-            )
+                str(directory), name, _places.boot_id(), where, size, choice, span, page_size, mode, device
+            )  # fmt: skip
             if group:
-                files = [directory / "control", directory / "members", Path(data) if data else directory / "data"]
+                files = [directory / "control", directory / "members", data or directory / "data"]
                 _places.share_with(group, directory, files)
         except AddressOccupied as error:
             occupied = error
@@ -62,9 +83,9 @@ def create(
             continue
         except BaseException:
             _places.clear_debris(root)
-            if data and not data.startswith("/dev/"):
-                Path(data).unlink(missing_ok=True)
             raise
         directory.rename(root / name)
         return
-    raise occupied or AddressOccupied("all address ranges for spaces are taken; remove some space, or give base=")
+    raise occupied or AddressOccupied(
+        f"no range of {format_size(span)} of addresses is left for a space; remove some, reserve less, or give base="
+    )

@@ -12,14 +12,13 @@ import fcntl
 import grp
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from openshelf import _core
-from openshelf.errors import BadInput, Corrupt, NoRoom, NotPermitted, OpenshelfError, UnknownName
+from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space._sizes import format_size
 
 FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
@@ -94,7 +93,7 @@ def find(name: str) -> Path:
         near = difflib.get_close_matches(name, names(), 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise UnknownName(
-            f"there is no space {name!r} at {path}{hint} Space.create() makes one; `openshelf ls` lists them"
+            f"there is no space {name!r} at {path}{hint or ';'} Space.create() makes one; `openshelf ls` lists them"
         ) from None
     return path
 
@@ -105,12 +104,7 @@ def header(path: Path) -> Header:
 
 def free_bases(path: Path, reserve: int) -> Iterator[int]:
     """Bases that no space of this user has, lowest first."""
-    taken = []
-    for directory in path.iterdir():
-        with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
-            if directory.is_dir():
-                there = header(directory)
-                taken.append((there.base, there.base + there.reserve))
+    taken = taken_ranges(path)
     for base in range(FIRST_BASE, LAST_BASE - reserve + 1, GRAIN):
         if all(base + reserve <= start or base >= end for start, end in taken):
             yield base
@@ -118,9 +112,46 @@ def free_bases(path: Path, reserve: int) -> Iterator[int]:
 
 def clear_debris(path: Path) -> None:
     """What a killed maker or remover left. Under the registry's lock."""
+    for entry in path.iterdir():
+        if entry.name.startswith((".new-", ".gone-")):
+            _erase(entry)
+    for link in path.glob(".backing-*"):
+        if not (path / link.name.removeprefix(".backing-")).exists():
+            drop_backing(link)
+
+
+def _erase(directory: Path) -> None:
+    """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
+    for name in ("control", "members", "data"):
+        (directory / name).unlink(missing_ok=True)
+    try:
+        directory.rmdir()
+    except OSError as error:
+        raise NotPermitted(
+            f"{directory} holds files that are not the space's; look at them and remove it yourself"
+        ) from error
+
+
+def backing_link(path: Path, name: str) -> Path:
+    """Where it is written down which file outside was made for a space: beside it, where only the owner can write."""
+    return path / f".backing-{name}"
+
+
+def drop_backing(link: Path) -> None:
+    if link.is_symlink():
+        Path(os.readlink(link)).unlink(missing_ok=True)
+        link.unlink()
+
+
+def taken_ranges(path: Path) -> list[tuple[int, int]]:
+    """Addresses of this user's spaces."""
+    taken = []
     for directory in path.iterdir():
-        if directory.name.startswith((".new-", ".gone-")):
-            shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
+            if directory.is_dir():
+                there = header(directory)
+                taken.append((there.base, there.base + there.reserve))
+    return taken
 
 
 def check_room(path: Path, wanted: int) -> None:
@@ -145,9 +176,13 @@ def mount_of(path: Path) -> tuple[str, str]:
     return kind, options
 
 
+def is_dax(path: Path) -> bool:
+    return path.is_char_device() and Path(f"/sys/bus/dax/devices/{path.name}").exists()
+
+
 def page_size_of(path: Path) -> int:
     """The page size that a backing is made of."""
-    if str(path).startswith("/dev/dax"):
+    if is_dax(path):
         align = Path(f"/sys/bus/dax/devices/{path.name}/align")
         return int(align.read_text()) if align.exists() else 2 << 20
     where = path if path.exists() else path.parent
@@ -165,18 +200,17 @@ def share_with(group: str, directory: Path, files: list[Path]) -> None:
     except PermissionError as error:
         raise NotPermitted(f"user {os.getuid()} may not share with group {group!r}: not a member of it") from error
     directory.chmod(0o2770)
-    directory.parent.chmod(0o711)  # others may pass through, not look
+    parent = directory.parent
+    parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)  # others may pass through, not look
 
 
 def dispose(path: Path) -> None:
     """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
-    backing = ""
-    with contextlib.suppress(Corrupt, OpenshelfError):
-        backing = header(path).backing
+    if path.parent.resolve() != root().resolve():
+        header(path)  # a path from elsewhere must lead to a space: it raises
     with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
         _core.mark_removed(str(path))
     gone = path.parent / f".gone-{os.getpid()}-{path.name}"
     path.rename(gone)
-    if backing.startswith("/") and not backing.startswith("/dev/dax"):
-        Path(backing).unlink(missing_ok=True)
-    shutil.rmtree(gone)
+    drop_backing(backing_link(path.parent, path.name))
+    _erase(gone)

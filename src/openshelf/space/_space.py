@@ -8,13 +8,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from openshelf import _core
-from openshelf.errors import AddressOccupied, BadAddress, BadInput, Closed, NameTaken, OpenshelfError
+from openshelf.errors import (
+    AddressOccupied,
+    BadAddress,
+    BadInput,
+    Closed,
+    Corrupt,
+    NameTaken,
+    OpenshelfError,
+    WrongVersion,
+)
 from openshelf.space import _making, _places
 from openshelf.space._array import Array, typed_part
 from openshelf.space._folder import Folder
+from openshelf.space._numbers import sizes_of, whole
 from openshelf.space._sizes import parse_size
 
 
@@ -83,29 +91,37 @@ class Space(Folder):
         with _places.registry():
             _places.dispose(_places.find(name))
 
+    @staticmethod
+    def members(name: str) -> int:
+        """How many processes have a space open, without opening it; 0 for one too damaged to tell."""
+        try:
+            return _core.live_members(str(_places.find(name)))
+        except (Corrupt, WrongVersion):
+            return 0
+
     @property
     def name(self) -> str:
         return str(self._native.stats()["name"])
 
     def at(self, address: int, shape: Any, dtype: Any) -> Array:
         """The typed range at a raw address, which some process passed on; holds the array that it lies in."""
-        sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(size) for size in shape)
-        return typed_part(self._pin_at(address), address, sizes, dtype)
+        return typed_part(self._pin_at(address), address, sizes_of(shape), dtype)
 
     def _pin_at(self, address: int) -> _core.Pin:
-        if not 0 <= address < 1 << 64:
+        if not 0 <= whole(address, "an address") < 1 << 64:
             raise BadAddress(f"{address} is no address: expected 64 bits without a sign")
         return self._native.at(address)
 
     def where(self, address: int) -> Where:
         """What an address of this space means."""
+        self._native.check_usable()
         stats = self._native.stats()
-        offset = address - int(stats["data_address"])
+        offset = whole(address, "an address") - int(stats["data_address"])
         if not 0 <= offset < int(stats["bytes"]):
             self._pin_at(address)  # raises, and says where the space is
         try:
             name = Array(self._pin_at(address)).name
-        except ValueError:  # BadAddress: inside, but nothing is there
+        except BadAddress:  # inside, but nothing is there
             name = None
         return Where(0, offset, "dram", socket.gethostname(), name)
 
@@ -126,8 +142,8 @@ class Space(Folder):
         backing = str(stats["backing"])
         path = Path(backing) if backing.startswith("/") else Path(self._native.directory) / backing
         stats["backing"] = str(path)
-        stats["file_system"] = "dax" if backing.startswith("/dev/dax") else _places.mount_of(path)[0]
-        stats["huge_bytes"] = _huge_bytes(int(stats["data_address"]), int(stats["page_size"]))
+        stats["file_system"] = "dax" if _places.is_dax(path) else _places.mount_of(path)[0]
+        stats["huge_bytes"] = _huge_bytes(int(stats["data_address"]))
         return stats
 
     def check(self) -> dict[str, int]:
@@ -183,7 +199,7 @@ def _who_is_there(path: Path) -> str:
     return "it overlaps no mapping, but the kernel refused the addresses"
 
 
-def _huge_bytes(address: int, page_size: int) -> int:
+def _huge_bytes(address: int) -> int:
     """How many bytes of the data this process sees through pages larger than 4 KiB."""
     total, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():

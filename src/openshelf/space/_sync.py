@@ -6,16 +6,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from openshelf import _core
-from openshelf.errors import BadInput, UnknownName
+from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.space._array import Array
 from openshelf.space._atomic import Atomic
+from openshelf.space._numbers import seconds
 
 if TYPE_CHECKING:
     from openshelf.space._folder import Folder
-
-
-def _seconds(timeout: float | None) -> float:
-    return -1.0 if timeout is None else max(0.0, timeout)
 
 
 class Lock:
@@ -29,7 +26,7 @@ class Lock:
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Waits for the lock; False when `timeout` seconds are over. The process holds it: any thread may release."""
-        died = _core.lock_take(self._pin, _seconds(timeout))
+        died = _core.lock_take(self._pin, seconds(timeout))
         if died is None:
             return False
         self.previous_died = died
@@ -72,7 +69,7 @@ class Barrier:
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for all; returns each waiter's number, 0 for the last to come. One that never comes needs a timeout."""
-        return _core.barrier_wait(self._pin, _seconds(timeout))
+        return _core.barrier_wait(self._pin, seconds(timeout))
 
     def reset(self) -> None:
         """Makes a broken barrier usable again."""
@@ -125,19 +122,23 @@ class Channel:
     def __len__(self) -> int:
         return _core.channel_length(self._pin)
 
-    def send(self, message: bytes | str | Array, timeout: float | None = None) -> bool:
+    def send(self, message: bytes | bytearray | memoryview | str | Array, timeout: float | None = None) -> bool:
         """Waits for room; False when `timeout` seconds are over."""
         if isinstance(message, Array):
             if message.address != message._pin.address or message.nbytes != message._pin.nbytes:
                 raise BadInput("send the whole array; a part has no life of its own")
             name = message.name
-            return _core.channel_send(self._pin, (name or "").encode(), message._pin, _seconds(timeout))
+            return _core.channel_send(self._pin, (name or "").encode(), message._pin, seconds(timeout))
+        if not isinstance(message, bytes | bytearray | memoryview | str):
+            raise Mismatch(
+                f"a message is bytes, text or an Array, got {type(message).__name__}; put() other things first"
+            )
         payload = message.encode() if isinstance(message, str) else bytes(message)
-        return _core.channel_send(self._pin, payload, None, _seconds(timeout))
+        return _core.channel_send(self._pin, payload, None, seconds(timeout))
 
     def receive(self, timeout: float | None = None) -> bytes | Array | None:
         """The next message, or None when `timeout` seconds are over. UnknownName if its array was deleted under way."""
-        got = _core.channel_receive(self._pin, _seconds(timeout))
+        got = _core.channel_receive(self._pin, seconds(timeout))
         if got is None:
             return None
         kind, payload, pin = got

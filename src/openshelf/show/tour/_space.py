@@ -66,11 +66,9 @@ def space_chapter(console: Console) -> dict[str, Any]:
     name = f"tour-{os.getpid()}"
     context = multiprocessing.get_context("spawn")
     processes = []
+    made = Space.create(name, dram="2GiB")
     try:
-        with (
-            Space.create(name, dram="2GiB") as space,
-            console.status("four processes share an array and a counter"),
-        ):
+        with made as space, console.status("four processes share an array and a counter"):
             with space.new("weights", (ROWS, 4096), "float32") as weights:
                 weights.numpy()[:] = 1.0
             space.zeros("busy", (), "int64")
