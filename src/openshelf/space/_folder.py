@@ -167,6 +167,7 @@ class Folder:
         return len(self.list())
 
     def _unknown(self, name: str) -> UnknownName:
+        _full_name(self._prefix, name)  # raises if it is no name at all
         known = list(self) if self._native.stats()["arrays"] <= 2_000 else []
         near = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
@@ -219,8 +220,9 @@ class Folder:
         return Channel(self._shared(name, _CHANNEL, total, lambda new: _core.channel_init(new, capacity, slot)), self)
 
     def _shared(self, name: str, kind: int, nbytes: int, prepare: Any = None) -> _core.Pin:
+        full_name = _full_name(self._prefix, name)
         for _ in range(1000):  # made and deleted by others meanwhile, again and again
-            pin = self._native.find(self._prefix + name)
+            pin = self._native.find(full_name)
             if pin is None:
                 draft = self._make(name, -(-nbytes // 8), _WORDS, kind)
                 if prepare is not None:
@@ -230,14 +232,14 @@ class Folder:
                 except NameTaken:
                     continue
             if pin.kind != kind:
-                raise Mismatch(f"{self._prefix + name!r} is of kind {_KINDS[pin.kind]}, not {_KINDS[kind]}")
+                raise Mismatch(f"{full_name!r} is of kind {_KINDS[pin.kind]}, not {_KINDS[kind]}")
             if kind == _CHANNEL and _core.channel_deleted(
                 pin
             ):  # by a process that was killed before it took the name away
-                self._native.remove(self._prefix + name, pin)
+                self._native.remove(full_name, pin)
                 continue
             return pin
-        raise NameTaken(f"{self._prefix + name!r} comes and goes; others make and delete it all the time")
+        raise NameTaken(f"{full_name!r} comes and goes; others make and delete it all the time")
 
 
 def _full_name(prefix: str, name: str) -> str:
