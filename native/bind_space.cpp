@@ -1,6 +1,8 @@
 // Spaces, arrays and pins for Python; conversions only.
 #include "bind_space.hpp"
 
+#include "sync.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -226,7 +228,7 @@ void bind_space(nb::module_& m) {
              })
         .def("remove", [](Space& space, std::string_view name, const Pin* only) {
                  nb::gil_scoped_release release;
-                 return space.remove(name, only ? only->held.record : 0);
+                 return only ? space.remove(name, only->held.record) : space.remove(name, 0, kind_channel);
              }, "name"_a, "only"_a.none() = nb::none())
         .def("rename", [](Space& space, std::string_view from, std::string_view to) { nb::gil_scoped_release release; space.rename(from, to); })
         .def("list", list)

@@ -129,15 +129,16 @@ void Space::publish(const Held& held, bool replace) {
     else members.give_pin(pin);
 }
 
-bool Space::remove(std::string_view name, u64 only) {
+bool Space::remove(std::string_view name, u64 only, u8 except) {
     need_write();
     u64 hash = hash_name(name);
     u32 pin = members.take_pin();
     index.lock(Index::stripe_of(hash));
     Found found = index.find(hash, name);
     if (only && found.record != only) found = {};
+    bool excepted = found.record && this->record(found.record).kind == except;
     u64 bytes = 0;
-    if (found.record) {
+    if (found.record && !excepted) {
         Record& record = this->record(found.record);
         bytes = record.nbytes;
         swap(members.pin(pin), found.record | TRANSIENT);
@@ -149,8 +150,9 @@ bool Space::remove(std::string_view name, u64 only) {
         step();
     }
     index.unlock(Index::stripe_of(hash));
-    if (found.record) retire(pin, bytes);
+    if (found.record && !excepted) retire(pin, bytes);
     else members.give_pin(pin);
+    if (excepted) throw Error(Code::bad_input, "'" + std::string(name) + "' must be emptied before it can be removed");
     return found.record != 0;
 }
 

@@ -178,12 +178,15 @@ class Folder:
     def delete(self, name: str) -> None:
         """Takes the name away at once; the memory goes when the last view in any process does."""
         full_name = _full_name(self._prefix, name)
-        while (pin := self._native.find(full_name)) is not None:
-            if pin.kind == _CHANNEL:
+        try:
+            found = self._native.remove(full_name)
+        except BadInput:  # a channel: arrays may be under way in it
+            pin = self._native.find(full_name)
+            if pin is not None and pin.kind == _CHANNEL:
                 _core.channel_discard(pin)
-            if self._native.remove(full_name, pin):
-                return  # else another process replaced it meanwhile
-        raise self._unknown(name)
+            found = pin is not None and self._native.remove(full_name, pin)
+        if not found:
+            raise self._unknown(name)
 
     def rename(self, name: str, to: str) -> None:
         """Gives an array another name in this folder: at every moment it has exactly one of the two."""
