@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,6 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-test-") as path:
-        monkeypatch.setenv("OPENSHELF_DIR", path)
-        yield Path(path)
 
 
 def openshelf(*args: str) -> subprocess.CompletedProcess[str]:

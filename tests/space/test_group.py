@@ -6,8 +6,7 @@ import grp
 import os
 import pwd
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,6 @@ from openshelf import Space
 from openshelf.errors import BadInput, NotPermitted
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-test-") as path:
-        monkeypatch.setenv("OPENSHELF_DIR", path)
-        yield Path(path)
 
 
 def another_user() -> pwd.struct_passwd:
