@@ -120,16 +120,15 @@ def clear_debris(path: Path) -> None:
             drop_backing(link)
 
 
+_FILES = ("control", "members", "data")
+
+
 def _erase(directory: Path) -> None:
     """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
-    for name in ("control", "members", "data"):
+    for name in _FILES:
         (directory / name).unlink(missing_ok=True)
-    try:
+    with contextlib.suppress(OSError):  # something of a user's is in it: that stays
         directory.rmdir()
-    except OSError as error:
-        raise NotPermitted(
-            f"{directory} holds files that are not the space's; look at them and remove it yourself"
-        ) from error
 
 
 def backing_link(path: Path, name: str) -> Path:
@@ -208,6 +207,9 @@ def dispose(path: Path) -> None:
     """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
     if path.parent.resolve() != root().resolve():
         header(path)  # a path from elsewhere must lead to a space: it raises
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in _FILES)
+    if others:
+        raise NotPermitted(f"{path} holds files that are not the space's ({', '.join(others)}); move them away first")
     with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
         _core.mark_removed(str(path))
     gone = path.parent / f".gone-{os.getpid()}-{path.name}"
