@@ -23,12 +23,20 @@ constexpr u64 div_up(u64 value, u64 by) { return (value + by - 1) / by; }
 
 enum class Code {
     name_taken, unknown_name, no_room, bad_address, address_occupied, wrong_version, corrupt,
-    not_permitted, closed, too_many_members, broken_barrier, bad_input, os,
+    not_permitted, closed, too_many_members, broken_barrier, bad_input, host_lost, refused, os,
 };
 
 struct Error : std::runtime_error {
     Code code;
     Error(Code c, const std::string& message) : std::runtime_error(message), code(c) {}
+};
+
+// A host that does not answer, and the bytes that were wanted of it (none: 0, 0).
+struct HostLost : Error {
+    std::string host;
+    u64 address, bytes;
+    HostLost(std::string who, const std::string& message, u64 at = 0, u64 size = 0)
+        : Error(Code::host_lost, message), host(std::move(who)), address(at), bytes(size) {}
 };
 
 // Memory or disk for a range of a file; 0 or the error. Signals do not end it.

@@ -24,6 +24,8 @@ static const char* error_name(osf::Code code) {
         case Code::too_many_members: return "TooManyMembers";
         case Code::broken_barrier: return "BrokenBarrier";
         case Code::bad_input: return "BadInput";
+        case Code::host_lost: return "HostLost";
+        case Code::refused: return "Refused";
         case Code::os: break;
     }
     return "OpenshelfError";
@@ -35,6 +37,10 @@ NB_MODULE(_core, m) {
     nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
         try {
             std::rethrow_exception(thrown);
+        } catch (const osf::HostLost& error) {
+            nb::object type = nb::module_::import_("openshelf.errors").attr("HostLost");
+            nb::object value = type(error.what(), error.host, nb::make_tuple(error.address, error.bytes));
+            PyErr_SetObject(type.ptr(), value.ptr());
         } catch (const osf::Error& error) {
             nb::object type = nb::module_::import_("openshelf.errors").attr(error_name(error.code));
             PyErr_SetString(type.ptr(), error.what());

@@ -58,6 +58,19 @@ class BrokenBarrier(OpenshelfError):
     """A process died, or gave up, while others waited at the barrier."""
 
 
+class HostLost(OpenshelfError, ConnectionError):
+    """A host died or is cut off: `host` says which, `range` the (address, bytes) that were wanted, if any."""
+
+    def __init__(self, message: str, host: str = "", range: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.host = host
+        self.range = range if range and range[1] else None
+
+
+class Refused(OpenshelfError, ConnectionError):
+    """The other side has another key, version or hosts file, or what came was altered on the way."""
+
+
 class BadInput(OpenshelfError, ValueError):
     """An argument or a file is not of the expected form."""
 
