@@ -166,6 +166,7 @@ static nb::dict stats(Space& space) {
         nb::dict one;
         one["slot"] = slot;
         one["pid"] = member.pid;
+        one["remote"] = load(member.remote) != 0;
         one["read_only"] = member.read_only != 0;
         one["pins"] = pins;
         one["alive"] = space.members.slot_locked(slot);

@@ -67,6 +67,9 @@ class Space {
 public:
     static void create(const CreateOptions& options);
     static std::shared_ptr<Space> open(const std::string& directory, bool read_only, const std::string& boot_id);
+    // The same space as a process on another host has it: a membership and pins of its own on this one's mapping. If a
+    // slot bears its uuid (a keeper was killed), that one, with the pins it has. It leaves when the object goes, unless abandoned.
+    static std::shared_ptr<Space> proxy(const std::shared_ptr<Space>& home, const Uuid& uuid, bool read_only);
     ~Space();
     Space(const Space&) = delete;
     Space& operator=(const Space&) = delete;
@@ -82,6 +85,14 @@ public:
     bool remove(std::string_view name, u64 only = 0, u8 except = 255);
     void rename(std::string_view from, std::string_view to);
     std::vector<Entry> list(std::string_view prefix);
+
+    // Of a proxy
+    bool adopted() const { return adopted_; }
+    std::vector<Held> pinned() const;                        // what it holds
+    void abandon() { abandoned_ = true; }                    // the slot stays for the next keeper to adopt
+    // Of a keeper: remote processes that no proxy of this process stands for
+    std::vector<Uuid> unclaimed() const;
+    u32 clear_unclaimed();                                   // drops their pins; their locks are found dead
 
     void hand_out(const Held& held) { store(members.pin(held.pin), held.record); }  // to a view: no longer transient
 
@@ -113,6 +124,9 @@ public:
 
 private:
     Space(std::string directory, const Header& header, bool read_only);
+    Space(const std::shared_ptr<Space>& home, bool read_only);
+    void attach_parts();
+    void leave_home();
     void map_files();
     static std::shared_ptr<Space> attach(const std::string& directory, const Header& header, bool read_only);
     void unmap();
@@ -152,6 +166,9 @@ private:
     std::mutex limbo_mutex_;
     std::vector<u32> limbo_;                     // transient pins
     u64 limbo_bytes_ = 0;
+    std::shared_ptr<Space> home_;                // of a proxy: whose mapping it is
+    std::vector<std::weak_ptr<Space>> proxies_;  // guarded by the join gate
+    bool adopted_ = false, abandoned_ = false;
 
     friend void fork_prepare_all();
     friend void fork_after_all(bool child);
