@@ -54,6 +54,21 @@ struct Audit {              // what verification found; all but the first two sh
     u64 damaged = 0;                            // records that fail their checksum, slabs that miscount their slots
 };
 
+struct MemberStats {
+    u32 slot;
+    u64 pid, pins;
+    bool remote, read_only, alive;
+};
+
+struct Stats {
+    std::string name, backing;
+    u64 base, reserve, created_ns, page_size;
+    u64 data_address, bytes, free, largest_free, limit, metadata_bytes, arrays;
+    u32 mode;
+    bool removed, read_only;
+    std::vector<MemberStats> members;
+};
+
 struct CreateOptions {
     std::string directory;  // made by the caller, empty
     std::string name, boot_id;
@@ -107,6 +122,7 @@ public:
     void grow(u64 bytes);
     void collect();          // frees what nobody holds, dead processes' things included
     Audit audit();
+    Stats stats() const;
     void check_usable() const {
         if (load(header().removed, std::memory_order_relaxed) || !members.joined()) refuse();
     }
