@@ -103,7 +103,7 @@ void every_size_arrives_in_one_part_and_in_two() {
 
 void many_frames_are_queued_and_flow_both_ways_at_once() {
     Pair pair;
-    constexpr u64 FRAMES = 3000;
+    constexpr u64 FRAMES = 1000;
     auto size = [](u64 frame) { return (frame * frame * 37) % 30'000; };
     auto run = [&](Wire& wire, u64 seed) {  // one thread, never blocking, as the keeper's agent does
         u64 sent = 0, seen = 0;
@@ -144,12 +144,11 @@ void input_that_nobody_opens_stays_with_the_sender() {
     Pair pair;
     const std::string megabyte = pattern(MIB, 1);
     for (int frame = 0; frame < 64; frame++) pair.dialer->queue(1, 1, megabyte);
-    u64 filled = 0;
-    for (const u64 start = now_ns(); now_ns() - start < 300'000'000;) {
-        pair.dialer->flush();
-        filled += pair.listener->fill();
+    for (int quiet = 0; quiet < 1000; quiet++) {
+        if (pair.dialer->flush()) break;
+        if (pair.listener->fill()) quiet = 0;
     }
-    CHECK(filled > 0 && !pair.listener->fill() && pair.dialer->queued() > 16 * MIB);
+    CHECK(pair.listener->peek() && pair.dialer->queued() > 16 * MIB);
     for (int frame = 0; frame < 64; frame++) {
         while (!pair.listener->peek()) {
             pair.dialer->flush();
