@@ -1,5 +1,6 @@
 // The Python module: each bind_*.cpp adds one part and only converts types.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "base.hpp"
 
