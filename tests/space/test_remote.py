@@ -149,7 +149,7 @@ def test_errors_are_those_of_the_space(remote: _core.Remote) -> None:
 
 
 def test_whole_of_the_space(server: Peer, remote: _core.Remote) -> None:
-    put(remote, "a", pattern(1, 1000))
+    pin = put(remote, "a", pattern(1, 1000))
     before = remote.stats()
     assert before["arrays"] == 1
     assert before["name"] == "shelf"
@@ -158,7 +158,7 @@ def test_whole_of_the_space(server: Peer, remote: _core.Remote) -> None:
     assert remote.stats()["bytes"] == before["bytes"] + (1 << 20)
     remote.collect()
     assert remote.audit()["arrays"] == 1
-    assert remote.owners(before["data_address"], 10) == f"{before['data_address']}+10".encode()
+    assert remote.owners(pin.address, 10) == f"{pin.address}+10".encode()
     with pytest.raises(BadAddress):
         remote.owners(before["data_address"], 1 << 40)
     assert before["free"] == server.call(faraway.ask_core, "stats")["free"] - (1 << 20)
