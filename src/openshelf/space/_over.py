@@ -1,0 +1,126 @@
+"""Where the bytes of a space over several hosts are, and moving them: the counterpart of `_here`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from openshelf import _core
+from openshelf.errors import HostLost
+from openshelf.space._cluster import Cluster
+from openshelf.space._copies import Copies
+from openshelf.space._here import Home, copy_here
+from openshelf.space._native import Maker
+from openshelf.space._transfer import Part, Transfer
+
+
+class Over:
+    """A space over several hosts: homes, owners, transfers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def on(self, home: Home) -> Maker:
+        assert home is not None
+        return self._cluster.on(home)
+
+    def home(self, address: int) -> str:
+        return self._cluster.shard.hosts[self._cluster.number_of(address)]
+
+    def owner(self, address: int, nbytes: int) -> str | None:
+        """The one host that may write all of it now."""
+        raise NotImplementedError
+
+    def state(self, address: int, nbytes: int) -> str:
+        """What this host has of it."""
+        invalid, shared, modified = self._cluster.attachment.states(address, max(1, nbytes))
+        if bool(invalid) + bool(shared) + bool(modified) > 1:
+            return "mixed"
+        if modified:
+            return "home" if self.home(address) == self._cluster.shard.hosts[self._cluster.shard.own] else "modified"
+        return "shared" if shared else "invalid"
+
+    def prefetch(self, address: int, nbytes: int, write: bool) -> Transfer:
+        attachment = self._cluster.attachment
+        parts = [_Prefetch(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
+        return Transfer("prefetch", nbytes, parts)
+
+    def get(self, wanted: Copies) -> Transfer:
+        return self._move(wanted, write=False)
+
+    def put(self, wanted: Copies) -> Transfer:
+        return self._move(wanted, write=True)
+
+    def _move(self, wanted: Copies, write: bool) -> Transfer:
+        cluster = self._cluster
+        rows: dict[int, list[int]] = {}
+        for row, address in enumerate(wanted.addresses):
+            rows.setdefault(cluster.number_of(address), []).append(row)
+        parts: list[Part] = []
+        for number, of_host in rows.items():
+            if number == cluster.shard.own or not wanted.row:
+                continue
+            remote = cluster.peer_of(number).remote
+            addresses = [wanted.addresses[row] for row in of_host]
+            move = remote.put_bytes if write else remote.get_bytes
+            if len(of_host) == len(wanted.addresses):
+                parts.append(move(addresses, wanted.buffer, wanted.row))
+            else:
+                for row in of_host:
+                    piece = wanted.buffer[row * wanted.row : (row + 1) * wanted.row]
+                    parts.append(move([wanted.addresses[row]], piece, wanted.row))
+        copy_here(cluster.core, wanted, rows.get(cluster.shard.own, ()), write)
+        return Transfer("put" if write else "get", wanted.nbytes, parts, wanted)
+
+    def missing(self) -> list[str]:
+        return self._cluster.peers.missing()
+
+    def where(self, address: int) -> tuple[int, int]:
+        number = self._cluster.number_of(address)
+        native = self._cluster.native_of(number)
+        stats = native.stats()
+        offset = address - int(stats["data_address"])
+        if not 0 <= offset < int(stats["bytes"]):
+            native.at(address)
+        return number, offset
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """What is known of each host, in the order of their numbers; what a lost one has is None."""
+        shard = self._cluster.shard
+        status = {int(one["number"]): one for one in self._cluster.attachment.status()}
+        return [self._one(number, status.get(number, {})) for number in range(len(shard.hosts))]
+
+    def _one(self, number: int, status: dict[str, Any]) -> dict[str, Any]:
+        shard = self._cluster.shard
+        one = {"host": shard.hosts[number], "number": number, "up": True, "own": number == shard.own}
+        one |= {"bytes": None, "free": None, "round_trip_us": None, "bandwidth": None, "misses": None, "recalls": None}
+        one |= {name: value for name, value in status.items() if name not in ("host", "number", "own")}
+        try:
+            if number == shard.own:
+                stats = self._cluster.core.stats()
+            else:
+                peer = self._cluster.peer_of(number)
+                peer.ask(lambda remote: remote.check_usable())
+                start = time.perf_counter()
+                stats = peer.ask(lambda remote: remote.stats())
+                one["round_trip_us"] = one["round_trip_us"] or (time.perf_counter() - start) * 1e6
+            one.update(up=True, bytes=stats["bytes"], free=stats["free"])
+        except HostLost:
+            one["up"] = False
+        return one
+
+
+class _Prefetch:
+    """A prefetch of the keeper's."""
+
+    def __init__(self, attachment: _core.Attachment, number: int) -> None:
+        self._attachment, self._number = attachment, number
+        self._over = False
+
+    @property
+    def done(self) -> bool:
+        return self.wait(0.0)
+
+    def wait(self, timeout_s: float, /) -> bool:
+        self._over = self._over or self._attachment.wait(self._number, timeout_s)
+        return self._over
