@@ -30,17 +30,19 @@ class Copies(NamedTuple):
 
 def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
     """What `get(where, buffer)` (write) or `put(where, buffer)` means."""
+    one = isinstance(where, int | np.integer | Array)
+    several = isinstance(where, Sequence | np.ndarray) and not isinstance(where, str | bytes | bytearray | memoryview)
+    if not one and not (several and all(isinstance(each, int | np.integer | Array) for each in where)):
+        raise Mismatch(f"expected a name, an address, an Array, or a list of addresses and Arrays, got {where!r}")
     flat, rows = _flat(buffer, write)
     held: list[Array] = []
-    if isinstance(where, int | np.integer | Array):
+    if one:
         size = len(flat) if nbytes is None else whole(nbytes, "nbytes")
         if not 0 <= size <= len(flat):
             raise Mismatch(f"nbytes={size} is more than the {len(flat)} bytes of the buffer")
         if isinstance(where, Array) and nbytes is None and size != where.nbytes:
             raise Mismatch(f"the array has {where.nbytes} bytes, the buffer {size}; give nbytes= to copy a part")
         return Copies([_address(where, size, held)], size, flat[:size], held)
-    if isinstance(where, str | bytes) or not isinstance(where, Sequence | np.ndarray):
-        raise Mismatch(f"expected an address, an Array or a list of these, got {where!r}")
     if nbytes is not None:
         raise BadInput("nbytes= goes with one address; with several, the buffer's rows say how much each is")
     count = len(where)
