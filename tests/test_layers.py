@@ -37,6 +37,7 @@ PUBLIC = {
     "Lock",
     "OpenshelfError",
     "Space",
+    "Transfer",
     "Where",
     "spaces",
 }

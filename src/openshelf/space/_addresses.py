@@ -91,15 +91,16 @@ def is_local(host: str) -> bool:
     return False
 
 
-def own_host(named: str, hosts: Sequence[str]) -> str:
-    """Which host we are: the one that the URL names if it is here, else the only one of the list that is."""
-    if named not in hosts:
-        raise BadInput(f"{named} is not in the hosts file, which lists {', '.join(hosts)}")
-    if is_local(named):
-        return named
+def own_host(named: str | None, hosts: Sequence[str]) -> str:
+    """Which host we are: the one that a URL names if it is here, else the only one of the list that is."""
+    if named is not None:
+        if named not in hosts:
+            raise BadInput(f"{named} is not in the hosts file, which lists {', '.join(hosts)}")
+        if is_local(named):
+            return named
     here = [host for host in hosts if is_local(host)]
     if len(here) == 1:
         return here[0]
     if here:
-        raise BadInput(f"this machine is {' and '.join(here)}: name the one that this process belongs to in the URL")
+        raise BadInput(f"this machine is {' and '.join(here)}: name the one that is meant (in the URL, or --host)")
     raise BadInput(f"none of the hosts {', '.join(hosts)} is an address of this machine; add it to every hosts file")

@@ -232,7 +232,8 @@ class _ReadOnly(_Part):
     __slots__ = ()
 
     def _buffer(self) -> Any:
-        return memoryview(self._pin).toreadonly()
+        # Through an ndarray: on the memoryview itself numpy would look through to the pin, which can be written.
+        return np.frombuffer(memoryview(self._pin).toreadonly(), np.uint8)
 
     def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
         return _ReadOnly(self._pin, offset, shape, element, self._folder)

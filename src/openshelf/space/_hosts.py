@@ -25,7 +25,7 @@ import yaml
 
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
 from openshelf.fabric import local_path
-from openshelf.space._addresses import host_port
+from openshelf.space._addresses import host_port, own_host
 from openshelf.space._sizes import format_size, parse_size
 
 ENVIRONMENT = "OPENSHELF_HOSTS"
@@ -219,6 +219,13 @@ class _Reader:
         if base % (2 << 20) or not 1 << 32 <= base < 1 << 47:
             raise self.wrong(node, f"a base is an address from 4 GiB to 128 TiB, a multiple of 2 MiB, got {text!r}")
         return base
+
+
+def own_number(listed: Hosts, named: str | None = None) -> int:
+    """Which host we are: `named`, or the only one of the list that is here."""
+    if named is not None:
+        return listed.number(named)
+    return listed.number(own_host(None, listed.hosts))
 
 
 def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import openshelf
 from openshelf import _core
@@ -46,6 +47,12 @@ def answers(path: Path) -> bool:
     """Whether a keeper listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(str(path)) in (0, errno.EPROTOTYPE)  # the latter: somebody listens, for packets
+
+
+def run_keeper(listed: Hosts, own: int) -> NoReturn:
+    """Becomes the keeper, which stays until it is ended."""
+    command = argv(_places.root(create=True), listed, own, -1.0, detach=False)
+    os.execv(command[0], command)
 
 
 def ensure(root: Path, listed: Hosts, own: int) -> Path:
