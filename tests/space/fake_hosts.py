@@ -30,6 +30,8 @@ class FakeRemote:
 
     def __getattr__(self, name: str) -> Any:
         self.calls += 1
+        if name == "owners":
+            return lambda address, nbytes: bytes(8)
         if self.down or name in self.dies_before:
             raise HostLost(f"{self.host} is lost", self.host)
         return getattr(self.core, name)
@@ -58,12 +60,18 @@ class FakeTransfer:
         return True
 
 
+class FakePeers(Peers):
+    def find(self, name: str, besides: int = -1) -> list[tuple[Peer, _core.Pin]]:
+        return [(peer, pin) for peer, pin in self.ask(lambda remote: remote.find(name), besides) if pin is not None]
+
+
 class FakeAttachment:
     faults = "full"
 
     def __init__(self) -> None:
         self.fetched: list[tuple[int, int, bool]] = []
         self.counts = (0, 0, 1)
+        self.words = bytes(8)
 
     def prefetch(self, address: int, nbytes: int, write: bool) -> int:
         self.fetched.append((address, nbytes, write))
@@ -74,6 +82,9 @@ class FakeAttachment:
 
     def states(self, address: int, nbytes: int) -> tuple[int, int, int]:
         return self.counts
+
+    def owners(self, address: int, nbytes: int) -> bytes:
+        return self.words
 
     def status(self) -> list[dict[str, Any]]:
         return [{"number": 1, "misses": 7, "recalls": 3}]
@@ -99,6 +110,7 @@ class FakeHosts:
     def seen_from(self, own: int) -> tuple[Space, dict[int, FakeRemote]]:
         """The space, and its view of the other hosts."""
         remotes = {n: FakeRemote(core, self.hosts[n]) for n, core in enumerate(self.cores) if n != own}
-        peers = Peers([Peer(n, self.hosts[n], cast("_core.Remote", remote)) for n, remote in remotes.items()])
+        listed = [Peer(n, self.hosts[n], cast("_core.Remote", remote)) for n, remote in remotes.items()]
+        peers = FakePeers(listed, lambda: {n for n, remote in remotes.items() if not remote.down})
         cluster = Cluster(self.shard(own), self.cores[own], peers, cast("_core.Attachment", self.attachment))
         return Space(cluster), remotes

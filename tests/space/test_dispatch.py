@@ -26,15 +26,14 @@ def number_of(address: int) -> int:
 
 
 def lose(space: Any, remote: FakeRemote) -> None:
-    """The host is gone and was noticed missing."""
+    """The host is gone, and it took long to notice it."""
     remote.down = True
-    space._native._missed(space._native.number_of_host(remote.host))
+    space._native.peer_of(space._native.number_of_host(remote.host)).miss(1.0)
 
 
 def come_back(space: Any, remote: FakeRemote) -> None:
     remote.down = False
-    for peer in space._native.peers:
-        peer.lost_until = 0.0
+    space._native.peers._linked_at = 0.0
 
 
 def test_arrays_live_here_or_where_they_are_told_to(three: FakeHosts) -> None:
@@ -112,10 +111,10 @@ def test_who_dies_while_replacing_leaves_the_rest_to_the_next(three: FakeHosts) 
     three.cores[1].rename("a2", "a")
     assert three.cores[0].contains("a")
     assert three.cores[1].contains("a")
-    cluster._finish_replacing(new.address)
+    cluster.finish_replacing(new.address)
     assert not three.cores[0].contains("a")
     assert first["a"].address == new.address
-    cluster._finish_replacing(new.address + 8)  # nothing begins there
+    cluster.finish_replacing(new.address + 8)  # nothing begins there
     assert "a" in first
 
 
@@ -161,7 +160,7 @@ def test_lost_hosts_are_skipped_by_look_ups_and_named(three: FakeHosts) -> None:
     space.zeros("there", 3, home=2)
     address = space["there"].address
     space.zeros("here", 3)
-    remotes[2].down = True
+    lose(space, remotes[2])
     assert list(space) == ["here"]
     assert "there" not in space
     calls = remotes[2].calls

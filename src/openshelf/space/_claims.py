@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from openshelf import _core
-from openshelf.errors import BadAddress, Closed, HostLost, NameTaken
-from openshelf.space._dtypes import of_numpy
-
-if TYPE_CHECKING:
-    from openshelf.space._native import Native
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
+
+from openshelf import _core
+from openshelf.errors import BadAddress, Closed, HostLost, NameTaken, UnknownName
+from openshelf.space._dtypes import of_numpy
+from openshelf.space._native import Native
 
 CLAIMS = 64
 PREFIX = "\x02claim/"
@@ -39,43 +37,53 @@ class Claim:
         _core.store_u8(self._pin, _NOTE, address)
 
 
-class Claims:
-    """The claims of a space. `hosts` yields number and native part of the hosts that are up, lowest first."""
+class Hosts(Protocol):
+    """What claims need of a space."""
 
-    def __init__(
-        self,
-        hosts: Callable[[], Iterator[tuple[int, Native]]],
-        finish: Callable[[int], None],
-        lost: Callable[[int], None],
-    ) -> None:
-        self._hosts, self._finish, self._lost = hosts, finish, lost
+    def up(self) -> Iterator[tuple[int, Native]]:
+        """Number and native part of the hosts that are worth asking, lowest first."""
+        ...
+
+    def missed(self, number: int) -> None:
+        """It did not answer."""
+        ...
+
+    def finish_replacing(self, address: int) -> None:
+        """What the dead holder of a claim was at."""
+        ...
+
+
+class Claims:
+    """The claims of a space, by host and number."""
+
+    def __init__(self) -> None:
         self._pins: dict[tuple[int, int], _core.Pin] = {}
 
     @contextlib.contextmanager
-    def hold(self, name: str) -> Iterator[Claim]:
+    def hold(self, hosts: Hosts, name: str) -> Iterator[Claim]:
         """Nobody else publishes the name, on any host, inside this block."""
-        pin = self._take(zlib.crc32(name.encode()) % CLAIMS)
+        pin = self._take(hosts, zlib.crc32(name.encode()) % CLAIMS)
         try:
             yield Claim(pin)
         finally:
             with contextlib.suppress(HostLost):  # then its host has forgotten the claim too, or will
                 _core.lock_drop(pin)
 
-    def _take(self, slot: int) -> _core.Pin:
-        for number, native in self._hosts():
+    def _take(self, hosts: Hosts, slot: int) -> _core.Pin:
+        for number, native in hosts.up():
             for _ in range(2):  # a pin from before its host went and came back is of no use
                 known = (number, slot) in self._pins
                 try:
                     pin = self._pins.get((number, slot)) or self._pin(number, native, slot)
                     died = _core.lock_take(pin, -1.0)
-                except (HostLost, BadAddress, Closed):
+                except (HostLost, BadAddress, Closed, UnknownName):
                     self._pins.pop((number, slot), None)
                     if known:
                         continue
-                    self._lost(number)
+                    hosts.missed(number)
                     break
                 if died:
-                    self._repair(pin)
+                    _repair(hosts, pin)
                 return pin
         raise HostLost("no host is up that could hold the claim of a name")
 
@@ -88,8 +96,9 @@ class Claims:
         self._pins[number, slot] = pin
         return pin
 
-    def _repair(self, pin: _core.Pin) -> None:
-        address = int(_core.load_u8(pin, _NOTE))
-        if address:
-            self._finish(address)
-            _core.store_u8(pin, _NOTE, 0)
+
+def _repair(hosts: Hosts, pin: _core.Pin) -> None:
+    address = int(_core.load_u8(pin, _NOTE))
+    if address:
+        hosts.finish_replacing(address)
+        _core.store_u8(pin, _NOTE, 0)

@@ -29,7 +29,7 @@ class Cluster:
 
     def __init__(self, shard: Shard, core: _core.Core, peers: Peers, attachment: _core.Attachment) -> None:
         self.shard, self.core, self.peers, self.attachment = shard, core, peers, attachment
-        self._claims = Claims(self._up, self._finish_replacing, self._missed)
+        self._claims = Claims()
 
     # Hosts
 
@@ -67,14 +67,14 @@ class Cluster:
         """Where to make an array that is to live on a host."""
         return _On(self, (self.number_of_host(home),))
 
-    def _up(self) -> Iterator[tuple[int, Native]]:
-        """Hosts that can be asked, lowest number first."""
-        up = {peer.number for peer in self.peers if peer.up} | {self.shard.own}
+    def up(self) -> Iterator[tuple[int, Native]]:
+        """Hosts that are worth asking, lowest number first."""
+        up = {peer.number for peer in self.peers if self.peers.up(peer)} | {self.shard.own}
         return ((number, self.native_of(number)) for number in sorted(up))
 
-    def _missed(self, number: int) -> None:
+    def missed(self, number: int) -> None:
         if number != self.shard.own:
-            self.peer_of(number).miss()
+            self.peer_of(number).miss(0.0)
 
     # Making
 
@@ -98,7 +98,7 @@ class Cluster:
 
     def _anywhere(self) -> _On:
         own = self.shard.own
-        return _On(self, (own, *(number for number, _ in self._up() if number != own)))
+        return _On(self, (own, *(number for number, _ in self.up() if number != own)))
 
     def fill(self, pin: _core.Pin, source: Any, nbytes: int) -> None:
         """Copies bytes from an address, or from a buffer, into a draft."""
@@ -119,7 +119,7 @@ class Cluster:
         home, name = self.number_of(pin.address), pin.name
         if not name or not self.peers:
             return self.native_of(home).publish(pin, replace)
-        with self._claims.hold(name) as claim:
+        with self._claims.hold(self, name) as claim:
             others = self._elsewhere(name, home)
             if others and (not replace or any(other.kind for _, other in others)):
                 raise _taken(name, self.shard.hosts[others[0][0]])
@@ -133,14 +133,14 @@ class Cluster:
 
     def name(self, pin: _core.Pin, name: str, /) -> None:
         home = self.number_of(pin.address)
-        with self._claims.hold(name):
+        with self._claims.hold(self, name):
             if others := self._elsewhere(name, home):
                 raise _taken(name, self.shard.hosts[others[0][0]])
             self.native_of(home).name(pin, name)
 
     def _elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
         """Where a name is, other than on one host."""
-        found = [(peer.number, pin) for peer, pin in self.peers.ask(lambda r: r.find(name), besides=home) if pin]
+        found = [(peer.number, pin) for peer, pin in self.peers.find(name, besides=home)]
         if home != self.shard.own and (pin := self.core.find(name)) is not None:
             found.append((self.shard.own, pin))
         return found
@@ -150,7 +150,7 @@ class Cluster:
             with contextlib.suppress(HostLost):
                 self.native_of(number).remove(name, pin)
 
-    def _finish_replacing(self, address: int) -> None:
+    def finish_replacing(self, address: int) -> None:
         """What the dead holder of a claim was at: the array at the address has its name for itself, if it got it."""
         with contextlib.suppress(BadAddress, HostLost):
             pin = self.at(address)
@@ -164,10 +164,10 @@ class Cluster:
         pin = self.core.find(name)
         if pin is not None:
             return pin
-        return next((pin for _, pin in self.peers.ask(lambda r: r.find(name)) if pin is not None), None)
+        return next((pin for _, pin in self.peers.find(name)), None)
 
     def contains(self, name: str, /) -> bool:
-        return self.core.contains(name) or any(found for _, found in self.peers.ask(lambda r: r.contains(name)))
+        return self.core.contains(name) or bool(self.peers.find(name))
 
     def at(self, address: int, /) -> _core.Pin:
         return self.native_of(self.number_of(address)).at(address)
@@ -190,7 +190,7 @@ class Cluster:
         if pin is None:
             raise UnknownName(f"there is no array {name!r}")
         home = self.number_of(pin.address)
-        with self._claims.hold(to):
+        with self._claims.hold(self, to):
             if others := self._elsewhere(to, home):
                 raise _taken(to, self.shard.hosts[others[0][0]])
             self.native_of(home).rename(name, to)
@@ -243,7 +243,7 @@ class _On:
                 return self._cluster.native_of(number).make(nbytes, dtype, kind, shape, descr, name, zero)
             except NoRoom as error:
                 first = first or error
-            except HostLost:
+            except (HostLost, UnknownName):  # the latter: up, but nobody there has opened the space
                 if len(self._numbers) == 1:
                     raise
         assert first is not None

@@ -46,11 +46,6 @@ class Hosts:
     base: int | None = None  # of every space
     bases: tuple[tuple[str, int], ...] = ()  # of some
 
-    @property
-    def hash(self) -> int:
-        """Of the list; two hosts whose lists differ refuse each other."""
-        return _hash("\n".join(self.hosts))
-
     def base_of(self, space: str) -> int:
         """Where the addresses of host 0 begin: equal on all hosts without a word between them."""
         chosen = dict(self.bases).get(space, self.base)

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 
 from openshelf import _core
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, NotPermitted, OpenshelfError
 from openshelf.space import _keepers, _making, _places
 from openshelf.space._addresses import Url, own_host, parse_url
 from openshelf.space._cluster import Cluster
@@ -64,12 +64,23 @@ def locate(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Url, Hosts,
 def directory_of(text: str, hosts: str | os.PathLike[str] | None) -> Path:
     """The directory of this host's part of a space; UnknownName if there is none."""
     url, listed, own = locate(text, hosts)
-    return _places.find_directory(text, _places.root() / f"{url.space}@{listed.hosts[own]}")
+    return _places.find_directory(text, _places.root().resolve() / f"{url.space}@{listed.hosts[own]}")
+
+
+def let_go(directory: Path) -> None:
+    """Has the keeper close this host's part; NotPermitted while processes of this host have it open."""
+    sock = _keepers.socket_path(directory.parent, directory.name.partition("@")[2])
+    if _keepers.answers(sock):
+        try:
+            _core.close_space(str(sock), str(directory))
+        except NotPermitted as error:
+            raise NotPermitted(f"{directory} is in use: {error}; close it there first, views included") from None
 
 
 def _ensure_shard(url: Url, listed: Hosts, own: int, room: int | None, unit: str | int | None) -> tuple[Path, Shard]:
     wanted = Shard(url.space, listed.base_of(url.space), listed.reserve, listed.hosts, own, _unit(unit))
-    with _places.registry() as root:
+    with _places.registry() as named:
+        root = named.resolve()  # as the keeper, which is another process, must call it
         _places.clear_debris(root)
         directory = root / wanted.directory
         if not directory.exists():
@@ -115,25 +126,22 @@ def _grow(directory: Path, room: int) -> None:
 
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
     sock = _keepers.ensure(root, listed, shard.own)
-    restart = _keepers.argv(root, listed, shard.own, _keepers.LINGER_S, detach=True)
-    attachment = _core.attach(
-        core,
-        str(directory),
-        str(sock),
-        list(shard.hosts),
-        shard.own,
-        shard.base,
-        shard.unit,
-        restart,
-        _places.boot_id(),
-    )
+    restart = _keepers.argv(root, listed, shard.own, detach=True)
+    attachment = _core.attach(core, str(sock), list(shard.hosts), shard.own, shard.unit, restart)
     peers = []
     for number, host in enumerate(shard.hosts):
         if number != shard.own:
             remote = _core.Remote(
                 host, number, listed.key, shard.space, shard.own, len(shard.hosts), shard.base, shard.reserve,
-                listed.hash, read_only,
+                _core.hosts_hash(list(shard.hosts)), read_only,
             )  # fmt: skip
             remote.set_mapped(attachment.faults != "none")
             peers.append(Peer(number, host, remote))
-    return Cluster(shard, core, Peers(peers), attachment)
+    return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment)
+
+
+def _links(attachment: _core.Attachment) -> set[int]:
+    try:
+        return {int(one["number"]) for one in attachment.status() if one["up"]}
+    except OpenshelfError:
+        return set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -18,8 +17,16 @@ from openshelf.errors import BadInput, OpenshelfError
 from openshelf.space import _places
 from openshelf.space._hosts import Hosts
 
-LINGER_S = 10.0  # how long a keeper that was started on demand stays when nobody needs it
+LINGER = "OPENSHELF_LINGER"  # seconds that a keeper which was started on demand stays when nobody needs it
 _START_S = 10.0
+
+
+def linger() -> float:
+    text = os.environ.get(LINGER) or "60"
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        raise BadInput(f"{LINGER}={text!r}: expected seconds") from None
 
 
 def socket_path(root: Path, host: str) -> Path:
@@ -30,13 +37,14 @@ def socket_path(root: Path, host: str) -> Path:
     return path
 
 
-def argv(root: Path, listed: Hosts, own: int, linger: float, detach: bool) -> list[str]:
+def argv(root: Path, listed: Hosts, own: int, detach: bool) -> list[str]:
     """The command that runs a keeper: nothing secret is in it."""
     command = [sys.executable, "-I", "-S", str(Path(openshelf.__file__).with_name("_keeper.py"))]
     command += ["--core", str(_core.__file__), "--root", str(root), "--file", str(listed.path)]
     command += ["--hosts", ",".join(listed.hosts), "--own", str(own), "--boot-id", _places.boot_id()]
-    command += ["--linger", str(linger)]
-    return [*command, "--detach", str(_log(root, listed.hosts[own]))] if detach else command
+    if not detach:
+        return command
+    return [*command, "--linger", str(linger()), "--detach", str(_log(root, listed.hosts[own]))]
 
 
 def _log(root: Path, host: str) -> Path:
@@ -45,13 +53,13 @@ def _log(root: Path, host: str) -> Path:
 
 def answers(path: Path) -> bool:
     """Whether a keeper listens there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) in (0, errno.EPROTOTYPE)  # the latter: somebody listens, for packets
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def run_keeper(listed: Hosts, own: int) -> NoReturn:
     """Becomes the keeper, which stays until it is ended."""
-    command = argv(_places.root(create=True), listed, own, -1.0, detach=False)
+    command = argv(_places.root(create=True), listed, own, detach=False)
     os.execv(command[0], command)
 
 
@@ -76,7 +84,7 @@ def _start(root: Path, listed: Hosts, own: int, path: Path) -> None:
     before = log.stat().st_size if log.exists() else 0
     null = subprocess.DEVNULL
     done = subprocess.run(
-        argv(root, listed, own, LINGER_S, detach=True),
+        argv(root, listed, own, detach=True),
         stdin=null,
         stdout=null,
         stderr=subprocess.PIPE,

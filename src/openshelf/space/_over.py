@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from openshelf import _core
@@ -12,6 +14,12 @@ from openshelf.space._copies import Copies
 from openshelf.space._here import Home, copy_here
 from openshelf.space._native import Maker
 from openshelf.space._transfer import Part, Transfer
+
+_AT_HOME, _LENT = (
+    0,
+    2,
+)  # native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
+_MOST_ROWS = 65536  # of one native transfer
 
 
 class Over:
@@ -28,8 +36,16 @@ class Over:
         return self._cluster.shard.hosts[self._cluster.number_of(address)]
 
     def owner(self, address: int, nbytes: int) -> str | None:
-        """The one host that may write all of it now."""
-        raise NotImplementedError
+        """The one host that may write all of it now: what the home has written down for each unit."""
+        cluster = self._cluster
+        home = cluster.number_of(address)
+        keeps: Any = cluster.attachment if home == cluster.shard.own else cluster.peer_of(home).remote
+        owners = set()
+        for (word,) in struct.iter_unpack("<Q", keeps.owners(address, max(1, nbytes))):
+            state = word & 3
+            owners.add(home if state == _AT_HOME else word >> 8 & 0xFF if state == _LENT else None)
+        (owner,) = owners if len(owners) == 1 else {None}
+        return None if owner is None else cluster.shard.hosts[owner]
 
     def state(self, address: int, nbytes: int) -> str:
         """What this host has of it."""
@@ -63,12 +79,12 @@ class Over:
             remote = cluster.peer_of(number).remote
             addresses = [wanted.addresses[row] for row in of_host]
             move = remote.put_bytes if write else remote.get_bytes
-            if len(of_host) == len(wanted.addresses):
+            if len(of_host) == len(wanted.addresses) <= _MOST_ROWS:
                 parts.append(move(addresses, wanted.buffer, wanted.row))
-            else:
-                for row in of_host:
-                    piece = wanted.buffer[row * wanted.row : (row + 1) * wanted.row]
-                    parts.append(move([wanted.addresses[row]], piece, wanted.row))
+                continue
+            for first, last in _runs(of_host):  # of rows that are together in the buffer
+                piece = wanted.buffer[first * wanted.row : last * wanted.row]
+                parts.append(move(wanted.addresses[first:last], piece, wanted.row))
         copy_here(cluster.core, wanted, rows.get(cluster.shard.own, ()), write)
         return Transfer("put" if write else "get", wanted.nbytes, parts, wanted)
 
@@ -108,6 +124,17 @@ class Over:
         except HostLost:
             one["up"] = False
         return one
+
+
+def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
+    """Rising numbers as ranges, none too long for one transfer."""
+    first = last = rows[0]
+    for row in rows[1:]:
+        if row != last + 1 or row - first == _MOST_ROWS:
+            yield first, last + 1
+            first = row
+        last = row
+    yield first, last + 1
 
 
 class _Prefetch:

@@ -121,14 +121,19 @@ class Space(Folder):
     def remove(name: str, *, hosts: str | os.PathLike[str] | None = None) -> None:
         """Takes a space away; by URL, this host's part of it, with all arrays that live there.
 
-        Processes that have it open keep their views; every other call there raises Closed.
+        Processes that have it open keep their views; every other call there raises Closed. By URL, NotPermitted while
+        processes of this host have it open.
         """
         with _places.registry():
-            _places.dispose(_find(name, hosts))
+            path = _find(name, hosts)
+            if is_url(name):
+                _joining.let_go(path)
+            _places.dispose(path)
 
     @staticmethod
     def members(name: str, *, hosts: str | os.PathLike[str] | None = None) -> int:
-        """How many processes have a space open, without opening it; 0 for one too damaged to tell."""
+        """How many processes have a space open, without opening it (by URL: here, the keeper among them); 0 for one
+        too damaged to tell."""
         try:
             return _core.live_members(str(_find(name, hosts)))
         except (Corrupt, WrongVersion):
