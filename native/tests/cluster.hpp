@@ -29,6 +29,12 @@ inline u16 free_port() {
     return ntohs(address.sin_port);
 }
 
+inline int exit_code(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 struct Shared {               // what the test's processes tell one another outside of the space
     std::atomic<u64> words[64];
 };
@@ -47,6 +53,7 @@ public:
         }
         shared = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
         for (u32 host = 0; host < hosts; host++) start_keeper(host);
+        for (u32 host = 0; host < hosts; host++) CHECK(exit_code(on(host, [](const Member&) { return 0; })) == 0);  // each keeper has its part open
     }
     ~Cluster() {
         if (getpid() != owner_) return;
@@ -127,7 +134,7 @@ public:
         pid_t child = fork();
         if (child) return child;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm(60);
+        alarm(broken_rule.load() == Rule::all ? 60 : 5);
         int result = 99;
         try {
             Member member = join(host);
@@ -154,10 +161,4 @@ private:
 inline u64 peek(const u64* word) { return std::atomic_ref<u64>(*const_cast<u64*>(word)).load(); }
 inline void poke(u64* word, u64 value) { std::atomic_ref<u64>(*word).store(value); }
 inline u64 add(u64* word, u64 value) { return std::atomic_ref<u64>(*word).fetch_add(value); }
-inline int exit_code(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 }  // namespace osf::test
