@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <vector>
 
 #include "lock.hpp"
@@ -145,7 +147,9 @@ std::string name_of_peer(int fd) {
     auto* any = reinterpret_cast<sockaddr*>(&address);
     if (::getpeername(fd, any, &bytes) != 0 || ::getnameinfo(any, bytes, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return "an unknown peer";
-    return address.ss_family == AF_INET6 ? "[" + std::string(host) + "]:" + port : std::string(host) + ":" + port;
+    std::string name = address.ss_family == AF_INET6 ? "[" : "";
+    name.append(host).append(address.ss_family == AF_INET6 ? "]:" : ":").append(port);
+    return name;
 }
 
 }  // namespace

@@ -72,18 +72,17 @@ void Wire::start(const Digest& sends, const Digest& receives) {
 }
 
 void Wire::lost(const std::string& why) {
-    broken_ = true;
     throw HostLost(peer_, "the connection to " + peer_ + " is lost: " + why);
 }
 
 void Wire::refuse(const std::string& why) {
-    broken_ = true;
+    refused_ = true;
     ::shutdown(fd_, SHUT_RDWR);  // whoever alters frames gets nothing more out of either end
     throw Error(Code::refused, "the connection to " + peer_ + " was ended: " + why);
 }
 
 void Wire::check() const {
-    if (broken_) throw HostLost(peer_, "the connection to " + peer_ + " was lost before");
+    if (refused_) throw Error(Code::refused, "the connection to " + peer_ + " was ended before: what came was not what was sent");
 }
 
 void Wire::lost_after(int timeout_ms) {
@@ -132,8 +131,9 @@ void Wire::send(u16 type, u64 id, std::span<const char> first, std::span<const c
 
 bool Wire::fill() {
     check();
+    const FrameHead* ready = peek();
     const size_t held = in_.size();
-    if (held >= ENOUGH && whole_ && held >= whole_) return false;
+    if (ready && held >= ENOUGH) return false;
     // Of a large frame no more than its end and the next head: what is behind would have to be moved to the front later.
     const size_t missing = whole_ > held ? whole_ - held : 0;
     const size_t wanted = whole_ > CHUNK ? missing + sizeof(FrameHead) : CHUNK;
@@ -150,9 +150,9 @@ bool Wire::fill() {
 }
 
 const FrameHead* Wire::peek() {
+    check();
     if (!whole_) {
         if (in_.size() < sizeof head_) return nullptr;
-        check();
         std::memcpy(&head_, in_.data(), sizeof head_);
         if (head_.version != FRAME_VERSION || head_.flags)
             refuse("a frame of version " + std::to_string(head_.version) + ", flags " + std::to_string(head_.flags) + " is not of this protocol");

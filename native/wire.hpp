@@ -74,7 +74,7 @@ private:
 };
 
 // Sending and receiving share nothing: one thread may do the one while another does the other, but not two the same.
-// Whatever throws host_lost or refused has ended the connection; all later calls throw as well.
+// What threw host_lost will throw it again. After refused nothing is sent or received any more.
 class Wire {
 public:
     // Names are resolved by the system, which may take longer than the timeout; addresses are not.
@@ -96,7 +96,7 @@ public:
     void queue(u16 type, u64 id, std::span<const char> first = {}, std::span<const char> second = {});  // sealed at once: the sources are free
     bool flush();  // true: all is out; false: wait for POLLOUT. Throws host_lost
     size_t queued() const { return out_.size(); }
-    bool fill();   // reads some of what there is; false: nothing (or a megabyte waits to be opened). Throws host_lost at the end of the stream
+    bool fill();   // reads some of what there is; false: nothing (or 2 MiB wait to be opened). Throws host_lost at the end of the stream, refused
     // The next frame's head, if the frame is there completely. Nothing of it is proven before open(): look up a destination
     // by `id` only among those that are awaited, for a forged frame is scribbled there before it is refused.
     const FrameHead* peek();                                        // throws refused
@@ -116,7 +116,7 @@ private:
 
     int fd_;
     std::string peer_;
-    std::atomic<bool> broken_ = false;
+    std::atomic<bool> refused_ = false;
     std::unique_ptr<Stream> seal_, open_;
     Buffer out_, in_;
     FrameHead head_ = {};
