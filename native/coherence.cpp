@@ -161,10 +161,10 @@ void Coherence::take_back(u32 host, u64 unit, u32 flags) {
     answered(host, unit);
 }
 
-void Coherence::release_from(u32 host, u64 unit, u64 word) {
+void Coherence::release_from(u32 host, u64 unit, u64 word, bool shares) {
     if (home_state(word) == lent) {
         medium_.restore(unit);
-        medium_.set_word(self_, unit, 0);
+        medium_.set_word(self_, unit, shares ? home_word(home_shared, 0, bit(host)) : 0);
         medium_.drop_shadow(unit);
     } else {
         u32 left = sharers_of(word) & ~bit(host);
@@ -260,7 +260,7 @@ void Coherence::reconcile(u32 host) {
         if (found != held.end()) held.erase(found);
         bool has = is_lent ? copy_state(copy) == modified || copy_state(copy) == escrow || (copy & DIRTY) : copy_state(copy) == shared;
         if (!has) {
-            release_from(host, unit, word);
+            release_from(host, unit, word, copy_state(copy) == shared);  // the GRANT did not arrive: it can read what was lent
             continue;
         }
         auto turn = turns_.find(unit);
