@@ -40,7 +40,10 @@ void Coherence::want(u32 home, u64 unit, bool write) {
 }
 
 void Coherence::ask(u32 home, u64 unit) {
-    bool have = copy_state(medium_.word(home, unit)) == shared;
+    CopyState state = copy_state(medium_.word(home, unit));
+    // Asked after TAKEN: were a grant lost, the home could not tell the older bytes in the slot from what it has lent since.
+    if (state == escrow) return;
+    bool have = state == shared;
     bool write = wants_[home][unit] == 2;
     tell(home, write ? m_getm : m_gets, unit, have ? HAVE : 0);
 }
@@ -66,6 +69,7 @@ void Coherence::receive(u32 from, Message message, u64 unit, u32 flags) {
             if (copy_state(word) != escrow) return;
             medium_.set_word(from, unit, invalid);
             medium_.free_slot(slot_of(word));
+            if (wants_[from].count(unit)) ask(from, unit);
             for (u32 home = 0; home < hosts_; home++) {  // one that waited for a slot
                 if (recalls_[home].empty()) continue;
                 auto [waiting, how] = *recalls_[home].begin();
