@@ -40,7 +40,10 @@ void Coherence::want(u32 home, u64 unit, bool write) {
 }
 
 void Coherence::ask(u32 home, u64 unit) {
-    bool have = copy_state(medium_.word(home, unit)) == shared;
+    CopyState state = copy_state(medium_.word(home, unit));
+    // Asked after TAKEN: were a grant lost, the home could not tell the older bytes in the slot from what it has lent since.
+    if (state == escrow) return;
+    bool have = state == shared;
     bool write = wants_[home][unit] == 2;
     tell(home, write ? m_getm : m_gets, unit, have ? HAVE : 0);
 }
@@ -66,6 +69,7 @@ void Coherence::receive(u32 from, Verb message, u64 unit, u32 flags) {
             if (copy_state(word) != escrow) return;
             medium_.set_word(from, unit, invalid);
             medium_.free_slot(slot_of(word));
+            if (wants_[from].count(unit)) ask(from, unit);
             for (u32 home = 0; home < hosts_; home++) {  // one that waited for a slot
                 if (recalls_[home].empty()) continue;
                 auto [waiting, how] = *recalls_[home].begin();
@@ -161,10 +165,10 @@ void Coherence::take_back(u32 host, u64 unit, u32 flags) {
     answered(host, unit);
 }
 
-void Coherence::release_from(u32 host, u64 unit, u64 word) {
+void Coherence::release_from(u32 host, u64 unit, u64 word, bool shares) {
     if (home_state(word) == lent) {
         medium_.restore(unit);
-        medium_.set_word(self_, unit, 0);
+        medium_.set_word(self_, unit, shares ? home_word(home_shared, 0, bit(host)) : 0);
         medium_.drop_shadow(unit);
     } else {
         u32 left = sharers_of(word) & ~bit(host);
@@ -260,7 +264,7 @@ void Coherence::reconcile(u32 host) {
         if (found != held.end()) held.erase(found);
         bool has = is_lent ? copy_state(copy) == modified || copy_state(copy) == escrow || (copy & DIRTY) : copy_state(copy) == shared;
         if (!has) {
-            release_from(host, unit, word);
+            release_from(host, unit, word, copy_state(copy) == shared);  // the GRANT did not arrive: it can read what was lent
             continue;
         }
         auto turn = turns_.find(unit);

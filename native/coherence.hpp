@@ -82,9 +82,7 @@ public:
     bool up(u32 host) const { return peers_[host].up; }
     bool is_lost(u32 host) const { return peers_[host].lost; }
 
-    template <class Visit> void visit(Visit&& see);   // every volatile field, for the model checker
-
-private:
+protected:  // all that a killed keeper forgets: the model checker takes it apart and puts it together
     struct Request { u32 host; bool write, have; };
     struct Turn {                          // the request on a unit that is being served, and those that wait
         u32 waiting = 0;                   // hosts whose answer is missing
@@ -108,7 +106,7 @@ private:
     void ask(u32 home, u64 unit);
     void reconcile(u32 host);
     void forget_requests(u32 host);
-    void release_from(u32 host, u64 unit, u64 word);   // the host has nothing of this unit
+    void release_from(u32 host, u64 unit, u64 word, bool shares = false);   // the host did not write it: it has nothing, or a copy
     void tell(u32 host, Verb verb, u64 unit, u32 flags = 0, Source source = Source::none, u32 slot = 0);
 
     Medium& medium_;
@@ -118,23 +116,5 @@ private:
     std::vector<Wants> wants_;             // by home
     std::vector<std::map<u64, u32>> recalls_;  // by home: RECALLs that wait for a free slot
 };
-
-template <class Visit>
-void Coherence::visit(Visit&& see) {
-    for (Peer& peer : peers_) {
-        see(u64(peer.up) | u64(peer.lost) << 1 | u64(peer.syncing) << 2 | u64(peer.held.size()) << 8);
-        for (auto& [unit, word] : peer.held) see(unit << 32 | word);
-    }
-    see(turns_.size());
-    for (auto& [unit, turn] : turns_) {
-        see(unit << 32 | turn.waiting << 8 | turn.queue.size());
-        for (const Request& r : turn.queue) see(u64(r.host) << 2 | u64(r.write) << 1 | u64(r.have));
-    }
-    for (u32 home = 0; home < hosts_; home++) {
-        see(wants_[home].size() << 8 | recalls_[home].size());
-        for (auto& [unit, want] : wants_[home]) see(unit << 8 | want);
-        for (auto& [unit, flags] : recalls_[home]) see(unit << 8 | flags);
-    }
-}
 
 }  // namespace osf
