@@ -57,7 +57,7 @@ struct Library {
 };
 
 const Library& library() {
-    static const Library loaded;
+    static const Library& loaded = *new Library;  // never destroyed: threads may outlive main()
     if (!loaded.trouble.empty())
         throw Error(Code::os, "connections between hosts need OpenSSL 3 (libcrypto.so.3; Debian and Ubuntu: apt install libssl3, "
                               "Fedora: dnf install openssl-libs): " + loaded.trouble);

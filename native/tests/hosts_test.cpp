@@ -1,6 +1,6 @@
 // Hosts, one address space: plain loads and stores by processes of several hosts, with every rule followed and then with each
 // rule broken in turn, which must show.
-#include "cluster.hpp"
+#include "rack.hpp"
 
 using namespace osf;
 using namespace osf::test;
@@ -9,19 +9,19 @@ static const char* NAMES[] = {"none", "write-protect before copy", "punch", "ord
 
 // A store on one host, a load on another, and back, through every state.
 static bool store_and_load() {
-    Cluster cluster(2);
+    Rack rack(2);
     std::vector<pid_t> both;
     for (u32 host : {0u, 1u})
-        both.push_back(cluster.on(host, [&](const Cluster::Member&) {
+        both.push_back(rack.on(host, [&](const Rack::Member&) {
             int wrong = 0;
             for (u64 round = 1; round <= 60; round++) {
                 u32 step = u32(round % 30) * 2;
                 u64 together = 2 * (1 + (round - 1) / 30);
-                u64* word = cluster.words(round % 2, round % 5) + 8;
+                u64* word = rack.words(round % 2, round % 5) + 8;
                 if (host == round / 2 % 2) poke(word, round);
-                cluster.meet(step, together);
+                rack.meet(step, together);
                 for (int again = 0; again < 3; again++) wrong += peek(word) != round;
-                cluster.meet(step + 1, together);
+                rack.meet(step + 1, together);
             }
             return wrong > 0;
         }));
@@ -30,24 +30,24 @@ static bool store_and_load() {
 
 // Contended adding from every host, two processes each: no update is lost.
 static bool contended_adds(u32 hosts, int times) {
-    Cluster cluster(hosts);
+    Rack rack(hosts);
     std::vector<pid_t> children;
     for (u32 number = 0; number < 2 * hosts; number++)
-        children.push_back(cluster.on(number % hosts, [&, number](const Cluster::Member&) {
-            cluster.meet(0, 2 * hosts);
+        children.push_back(rack.on(number % hosts, [&, number](const Rack::Member&) {
+            rack.meet(0, 2 * hosts);
             u64 state = number + 1;
             for (int time = 0; time < times; time++) {
                 state = state * 6364136223846793005u + 1442695040888963407u;
-                add(cluster.words(u32(state >> 60) % hosts, state >> 40 & 3), 1);
+                add(rack.words(u32(state >> 60) % hosts, state >> 40 & 3), 1);
             }
             return 0;
         }));
     bool good = true;
     for (pid_t child : children) good &= exit_code(child) == 0;
-    good &= exit_code(cluster.on(0, [&](const Cluster::Member&) {
+    good &= exit_code(rack.on(0, [&](const Rack::Member&) {
                 u64 sum = 0;
                 for (u32 host = 0; host < hosts; host++)
-                    for (u64 unit = 0; unit < 4; unit++) sum += peek(cluster.words(host, unit));
+                    for (u64 unit = 0; unit < 4; unit++) sum += peek(rack.words(host, unit));
                 return sum != u64(times) * 2 * hosts;
             })) == 0;
     return good;
@@ -55,72 +55,72 @@ static bool contended_adds(u32 hosts, int times) {
 
 // A second process of a host writes to a unit that the first one only read: the home must hear of it.
 static bool second_process() {
-    Cluster cluster(2);
-    pid_t reader = cluster.on(1, [&](const Cluster::Member&) {
-        for (u64 unit = 0; unit < 8; unit++) peek(cluster.words(0, unit));
-        cluster.meet(0, 1);
-        while (!cluster.shared->words[1]) usleep(100);
+    Rack rack(2);
+    pid_t reader = rack.on(1, [&](const Rack::Member&) {
+        for (u64 unit = 0; unit < 8; unit++) peek(rack.words(0, unit));
+        rack.meet(0, 1);
+        while (!rack.shared->words[1]) usleep(100);
         return 0;
     });
-    while (!cluster.shared->words[0]) usleep(100);
-    int wrote = exit_code(cluster.on(1, [&](const Cluster::Member&) {
-        for (u64 unit = 0; unit < 8; unit++) poke(cluster.words(0, unit) + 1, 7);
+    while (!rack.shared->words[0]) usleep(100);
+    int wrote = exit_code(rack.on(1, [&](const Rack::Member&) {
+        for (u64 unit = 0; unit < 8; unit++) poke(rack.words(0, unit) + 1, 7);
         return 0;
     }));
-    int read = exit_code(cluster.on(0, [&](const Cluster::Member&) {
+    int read = exit_code(rack.on(0, [&](const Rack::Member&) {
         int wrong = 0;
-        for (u64 unit = 0; unit < 8; unit++) wrong += peek(cluster.words(0, unit) + 1) != 7;
+        for (u64 unit = 0; unit < 8; unit++) wrong += peek(rack.words(0, unit) + 1) != 7;
         return wrong;
     }));
-    cluster.shared->words[1] = 1;
+    rack.shared->words[1] = 1;
     return !exit_code(reader) && !wrote && !read;
 }
 
 // A forked child sees what its parent sees, before and after.
 static bool forked_child() {
-    Cluster cluster(2);
-    CHECK(exit_code(cluster.on(0, [&](const Cluster::Member&) {
-              for (u64 unit = 0; unit < 8; unit++) poke(cluster.words(0, unit), 100 + unit);
+    Rack rack(2);
+    CHECK(exit_code(rack.on(0, [&](const Rack::Member&) {
+              for (u64 unit = 0; unit < 8; unit++) poke(rack.words(0, unit), 100 + unit);
               return 0;
           })) == 0);
-    return exit_code(cluster.on(1, [&](const Cluster::Member&) {
-               peek(cluster.words(0, 0));
+    return exit_code(rack.on(1, [&](const Rack::Member&) {
+               peek(rack.words(0, 0));
                pid_t child = fork();
                if (!child) {
                    alarm(20);
                    int wrong = 0;
-                   for (u64 unit = 0; unit < 8; unit++) wrong += peek(cluster.words(0, unit)) != 100 + unit;
-                   poke(cluster.words(0, 3), 999);
+                   for (u64 unit = 0; unit < 8; unit++) wrong += peek(rack.words(0, unit)) != 100 + unit;
+                   poke(rack.words(0, 3), 999);
                    _exit(wrong);
                }
                int wrong = exit_code(child) != 0;
-               return wrong + (peek(cluster.words(0, 3)) != 999) + (peek(cluster.words(0, 5)) != 105);
+               return wrong + (peek(rack.words(0, 3)) != 999) + (peek(rack.words(0, 5)) != 105);
            })) == 0;
 }
 
 // One host writes a sequence into many units in turn, others read: no reader ever sees a unit go back or torn.
 static bool sequences(u32 hosts, u64 rounds) {
-    Cluster cluster(hosts);
+    Rack rack(hosts);
     constexpr u64 UNITS = 4, WORDS_IN = 64 * KIB / 8;
     std::vector<pid_t> children;
     for (u32 host = 0; host < hosts; host++)
-        children.push_back(cluster.on(host, [&, host](const Cluster::Member&) -> int {
-            cluster.meet(0, hosts);
+        children.push_back(rack.on(host, [&, host](const Rack::Member&) -> int {
+            rack.meet(0, hosts);
             if (host == 1) {
                 for (u64 round = 1; round <= rounds; round++)
                     for (u64 unit = 0; unit < UNITS; unit++) {  // last word first: whoever sees word 0 sees it too
-                        poke(cluster.words(0, unit) + WORDS_IN - 1, round);
-                        poke(cluster.words(0, unit), round);
+                        poke(rack.words(0, unit) + WORDS_IN - 1, round);
+                        poke(rack.words(0, unit), round);
                     }
                 return 0;
             }
             u64 seen[UNITS] = {};
             int wrong = 0;
             for (u64 unit = 0; seen[UNITS - 1] < rounds; unit = (unit + 1) % UNITS) {
-                u64 first = peek(cluster.words(0, unit)), last = peek(cluster.words(0, unit) + WORDS_IN - 1);
+                u64 first = peek(rack.words(0, unit)), last = peek(rack.words(0, unit) + WORDS_IN - 1);
                 wrong += first < seen[unit] || last < first;
                 seen[unit] = std::max(seen[unit], first);
-                if (unit && seen[unit] > seen[unit - 1]) wrong += peek(cluster.words(0, unit - 1)) < seen[unit];
+                if (unit && seen[unit] > seen[unit - 1]) wrong += peek(rack.words(0, unit - 1)) < seen[unit];
             }
             return wrong > 0;
         }));
@@ -131,38 +131,38 @@ static bool sequences(u32 hosts, u64 rounds) {
 
 // A keeper that is killed loses nothing: its successor goes on where it was.
 static bool killed_keepers(u32 hosts, int kills) {
-    Cluster cluster(hosts);
+    Rack rack(hosts);
     constexpr int PER_HOST = 1;
     std::vector<pid_t> children;
     for (u32 number = 0; number < PER_HOST * hosts; number++)
-        children.push_back(cluster.on(number % hosts, [&, number](const Cluster::Member&) {
+        children.push_back(rack.on(number % hosts, [&, number](const Rack::Member&) {
             u64 state = number + 1, done = 0;
-            while (!cluster.shared->words[1]) {
+            while (!rack.shared->words[1]) {
                 state = state * 6364136223846793005u + 1442695040888963407u;
-                add(cluster.words(u32(state >> 60) % hosts, state >> 40 & 3), 1);
+                add(rack.words(u32(state >> 60) % hosts, state >> 40 & 3), 1);
                 done++;
             }
-            cluster.shared->words[2] += done;
+            rack.shared->words[2] += done;
             return 0;
         }));
     std::mt19937 random(7);
     for (int time = 0; time < kills; time++) {
         usleep(20'000 + random() % 60'000);
         u32 victim = random() % hosts;
-        cluster.kill_keeper(victim);
+        rack.kill_keeper(victim);
         usleep(random() % 30'000);
-        cluster.start_keeper(victim);
+        rack.start_keeper(victim);
     }
     usleep(100'000);
-    cluster.shared->words[1] = 1;
+    rack.shared->words[1] = 1;
     bool good = true;
     for (pid_t child : children) good &= exit_code(child) == 0;
-    u64 total = cluster.shared->words[2];
+    u64 total = rack.shared->words[2];
     good &= total > 100;
-    good &= exit_code(cluster.on(0, [&](const Cluster::Member&) {
+    good &= exit_code(rack.on(0, [&](const Rack::Member&) {
                 u64 sum = 0;
                 for (u32 host = 0; host < hosts; host++)
-                    for (u64 unit = 0; unit < 4; unit++) sum += peek(cluster.words(host, unit));
+                    for (u64 unit = 0; unit < 4; unit++) sum += peek(rack.words(host, unit));
                 if (sum != total) std::fprintf(stderr, "sum %llu, expected %llu\n", (unsigned long long)sum, (unsigned long long)total);
                 return sum != total;
             })) == 0;

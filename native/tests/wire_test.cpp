@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "listener.hpp"
 #include "lock.hpp"
 #include "wire_raw.hpp"
 
@@ -216,6 +217,31 @@ void hosts_have_names_and_addresses_of_both_kinds() {
     ::close(taken.fd);
 }
 
+void a_listener_takes_many_at_once_and_strangers_do_not_count() {
+    Listener listener("127.0.0.1", 0, KEY);
+    CHECK(listener.accept(0) == nullptr && listener.accept(1'000'000) == nullptr);
+    std::vector<std::jthread> dialers;
+    for (u64 number = 0; number < 12; number++)
+        dialers.emplace_back([&, number] {
+            if (number % 3 == 0) {
+                CHECK(code_of([&] { Wire::connect("127.0.0.1", listener.port(), key_of(9), 5000); }) == Code::host_lost);
+                return;
+            }
+            auto wire = Wire::connect("127.0.0.1", listener.port(), KEY, 5000);
+            wire->send(1, number);
+            CHECK(wire->wait(-1)->id == number);
+        });
+    for (int expected = 8; expected; expected--) {
+        auto wire = listener.accept(-1);
+        CHECK(wire);
+        const u64 number = wire->wait(-1)->id;
+        wire->open();
+        wire->send(2, number);
+    }
+    for (const u64 start = now_ns(); now_ns() - start < 200'000'000;) CHECK(listener.accept(10'000'000) == nullptr);
+    dialers.clear();
+}
+
 void a_peer_that_dies_is_lost_and_what_it_said_before_counts() {
     const Listening at = listen_on("127.0.0.1", 0);
     const pid_t child = start([&] {
@@ -252,6 +278,8 @@ int main() {
     waiting_ends_in_time();
     dialing_nobody_ends_in_time();
     hosts_have_names_and_addresses_of_both_kinds();
+    a_listener_takes_many_at_once_and_strangers_do_not_count();
+    for (int more = 0; more < 200 && open_files() != files; more++) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK(open_files() == files);
     std::puts("wire: ok");
 }

@@ -39,9 +39,9 @@ struct Shared {               // what the test's processes tell one another outs
     std::atomic<u64> words[64];
 };
 
-class Cluster {
+class Rack {
 public:
-    explicit Cluster(u32 hosts, u32 unit = 64 * KIB, u64 bytes = 16 * MIB) : unit_(unit), owner_(getpid()), keepers_(hosts, -1) {
+    explicit Rack(u32 hosts, u32 unit = 64 * KIB, u64 bytes = 16 * MIB) : unit_(unit), owner_(getpid()), keepers_(hosts, -1) {
         std::string pattern = "/dev/shm/osf-hosts-XXXXXX";
         CHECK(mkdtemp(pattern.data()) != nullptr);
         top_ = pattern;
@@ -55,7 +55,7 @@ public:
         for (u32 host = 0; host < hosts; host++) start_keeper(host);
         for (u32 host = 0; host < hosts; host++) CHECK(exit_code(on(host, [](const Member&) { return 0; })) == 0);  // each keeper has its part open
     }
-    ~Cluster() {
+    ~Rack() {
         if (getpid() != owner_) return;
         for (u32 host = 0; host < names.size(); host++) kill_keeper(host);
         std::string command = "rm -rf " + top_;
