@@ -377,6 +377,18 @@ Attachment::States Attachment::states(u64 address, u64 bytes) const {
     return states;
 }
 
+std::string Attachment::owners(u64 address, u64 bytes) const {
+    std::string words;
+    u64 unit = load(reinterpret_cast<const UnitsHead*>(units_)->unit[options_.self]), first = address - base_ - options_.self * reserve_ - data_at_;
+    if (!unit || !bytes || host_of(address) != options_.self) return words;
+    const u64* own = reinterpret_cast<const u64*>(units_ + PAGE) + options_.self * WORDS;
+    for (u64 at = first / unit; at <= (first + bytes - 1) / unit; at++) {
+        u64 word = load(own[at]);
+        words.append(reinterpret_cast<const char*>(&word), sizeof word);
+    }
+    return words;
+}
+
 void Attachment::space_gone() {
     std::lock_guard guard(mutex_);
     if (own_fd_ >= 0) close(own_fd_);

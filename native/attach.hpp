@@ -48,6 +48,7 @@ public:
     std::string status();                                      // Node::status
     struct States { u64 invalid = 0, shared = 0, modified = 0; };
     States states(u64 address, u64 bytes) const;               // units, on this host
+    std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
     const std::string& host(u32 number) const { return options_.hosts[number]; }
     void space_gone();                                         // its mapping is about to go

@@ -74,6 +74,10 @@ void bind_hosts(nb::module_& m) {
                  auto states = attachment.states(address, nbytes);
                  return nb::make_tuple(states.invalid, states.shared, states.modified);
              })
+        .def("owners", [](const Attachment& attachment, u64 address, u64 nbytes) {
+                 std::string words = attachment.owners(address, nbytes);
+                 return nb::bytes(words.data(), words.size());
+             })
         .def("status", status);
     m.def("attach", [](std::shared_ptr<Space> space, std::string socket, std::vector<std::string> hosts, u32 own, u32 unit,
                        std::vector<std::string> keeper_argv) {
