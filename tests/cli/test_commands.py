@@ -76,7 +76,7 @@ def test_an_unknown_space_is_an_error_with_the_nearest_names(home: Path) -> None
         assert json.loads(as_json.stdout)["error"] == "UnknownName"
 
 
-@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["probe"], ["tour"]])
+@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["tour"]])
 def test_help_is_there(command: list[str]) -> None:
     done = openshelf(*command, "--help")
     assert done.returncode == 0
