@@ -20,7 +20,7 @@ from typing import Any
 from tests.hosts import net
 from tests.processes import WATCHDOG, Died, Failed, Hung, Peer, serve
 
-_IMPORTS = ("numpy", "openshelf", "tests.space.shelf", "tests.hosts.worker")
+_IMPORTS = ("numpy", "openshelf", "tests.space.shelf", "tests.hosts.history_worker", "tests.hosts.litmus_worker")
 
 
 def _tend(pipe: Connection, namespace: str | None) -> None:
