@@ -173,7 +173,9 @@ if __name__ == "__main__":
     print(cluster.directory, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    left = Path(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout.strip())
+    left = Path(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout.strip()
+    )
     assert left.exists()
     assert len(processes_under(left)) == 1
     subprocess.run([sys.executable, "-c", "from tests.hosts.cluster import sweep; sweep()"], cwd=root, check=True)

@@ -91,7 +91,8 @@ def _run(
     answers = [peer.finish(60) for peer in at_work]
     final = peers[-1].call(there.values, places, first, count)
     return Counter(
-        tuple(value for answer in answers for value in answer[turn]) + tuple(final[name][turn] for name in sorted(final))
+        tuple(value for answer in answers for value in answer[turn])
+        + tuple(final[name][turn] for name in sorted(final))
         for turn in range(count)
     )
 

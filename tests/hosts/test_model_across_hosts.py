@@ -58,4 +58,3 @@ TestManyHosts.settings = settings(
     suppress_health_check=list(HealthCheck),
     database=None,
 )
-del ManyProcesses  # else it is collected here too
