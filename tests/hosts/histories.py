@@ -223,7 +223,7 @@ def check_coherence(operations: Sequence[Operation], initial: int = 0) -> None:
 
 
 def _has_cycle(after: dict[int, set[int]]) -> bool:
-    before = {value: 0 for value in after}
+    before = dict.fromkeys(after, 0)
     for later in after.values():
         for value in later:
             before[value] += 1

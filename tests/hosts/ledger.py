@@ -1,9 +1,9 @@
 """What self-checking units must hold: a table beside the space, in memory that survives whoever is killed.
 
-Every word of a unit tells home, unit, epoch (how often its home has begun anew) and version, mixed with its place: bytes
-that nobody wrote, zeros among them, tell nothing. The row of a unit is changed only by who holds the unit's lock, and says
-which versions it may show. What a lost host had borrowed may fall back to the last version that its home knew: one
-that a process on another host has seen, or that was there when the host borrowed it.
+Every word of a unit tells home, unit, epoch (how often its home has begun anew) and version, mixed with its place:
+bytes that nobody wrote, zeros among them, tell nothing. The row of a unit is changed only by who holds the unit's lock,
+and says which versions it may show. What a lost host had borrowed may fall back to the last version that its home knew:
+one that a process on another host has seen, or that was there when the host borrowed it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,13 @@ def content(home: int, unit: int, epoch: int, version: int) -> Words:
 def versions(words: Words, home: int, unit: int, epoch: int) -> list[int]:
     """Those that a unit shows, one if it is whole. Problem if a word tells of nothing that belongs here."""
     tags = words ^ _MIX
-    found = np.unique(tags)
     base = _tag(home, unit, epoch, 0)
-    strange = [int(tag) for tag in found if int(tag) >> _VERSION_BITS != base >> _VERSION_BITS]
-    if strange:
-        places = np.flatnonzero(tags == np.uint64(strange[0]))
-        word = int(words[places[0]])
-        what = "zeros" if word == 0 else f"{word:#x}, of {strange[0]:#x}"
-        raise Problem(
-            f"unit {unit} of host {home}, epoch {epoch}: {len(places)} words from {places[0]} on hold {what}; "
-            f"{len(strange)} of {len(found)} tags are strange"
-        )
-    return [int(tag) - base for tag in found]
+    strange = np.flatnonzero(tags >> np.uint64(_VERSION_BITS) != base >> _VERSION_BITS)
+    if len(strange):
+        first = int(strange[0])
+        what = "zeros" if not words[strange].any() else f"{int(words[first]):#x}, which tells {int(tags[first]):#x}"
+        raise Problem(f"unit {unit} of host {home}, epoch {epoch}: {len(strange)} words from {first} on hold {what}")
+    return [int(tag) - base for tag in np.unique(tags)]
 
 
 class Ledger:
@@ -78,12 +73,16 @@ class Ledger:
 
     def begin(self, home: int) -> int:
         """A host begins anew: the epoch of what it must publish, all units in version 1."""
-        epoch = int(self.epochs[home]) + 1
+        epoch = 1 - int(self.epochs[home])
         self.rows[home] = 0
         for column in (ACKED, KNOWN, NEWEST):
             self.rows[home, :, column] = 1
         self.rows[home, :, WRITER] = home
         return epoch
+
+    def end(self, home: int) -> None:
+        """A host is about to be killed: nobody judges its units until they are published anew."""
+        self.epochs[home] = -abs(int(self.epochs[home]))
 
     def lose(self, one: int) -> None:
         """Before a host is cut, or it or its keeper is killed: what it and others have of each other may fall back."""
@@ -101,8 +100,8 @@ class Ledger:
             good = good or set(found) <= {acked, pending}
         if not good:
             raise Problem(
-                f"unit {unit} of host {home} shows versions {found} on host {host}; acknowledged {acked} by host {writer}"
-                f"{f', begun {pending}' if pending else ''}, known at home {known}, losses {fell_back}"
+                f"unit {unit} of host {home} shows versions {found} on host {host}; acknowledged {acked} by host "
+                f"{writer}{f', begun {pending}' if pending else ''}, known at home {known}, lost since: {fell_back}"
             )
         if len(found) == 1:
             row[ACKED], row[PENDING] = found[0], 0
