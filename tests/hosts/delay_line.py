@@ -6,6 +6,7 @@ Run as a program in the namespace of the devices; ends when its standard input d
 from __future__ import annotations
 
 import collections
+import contextlib
 import select
 import socket
 import sys
@@ -46,10 +47,8 @@ def main(one: str, two: str, delay: float) -> None:
                     pass
         while waiting and waiting[0][0] <= now:
             _, number, frame = waiting.popleft()
-            try:
+            with contextlib.suppress(OSError):  # a full queue or a link that is down loses frames, like any other
                 ends[number].send(frame)
-            except OSError:  # a full queue or a link that is down loses frames, like any other
-                pass
 
 
 if __name__ == "__main__":

@@ -100,11 +100,9 @@ class Worker:
 
     def run(self) -> dict[str, int]:
         with self.doing(OPENING):
-            self.space = (
-                Space.open(self.where, contribute=self.contribute) if "://" in self.where else Space.open(self.where)
-            )
+            self.space = Space.open(self.where, contribute=self.contribute)
         while not self.book.stop:
-            home = self.random.choice([home for home in range(HOSTS) if self.book.epochs[home]])
+            home = self.random.choice([home for home in range(HOSTS) if self.book.epochs[home] > 0])
             try:
                 self.step(home)
                 self.slot[STEPS] += 1

@@ -10,6 +10,7 @@ was reached before is not tried again. An operation without an answer may have h
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def check_zones(operations: Sequence[Operation], initial: int = 0) -> None:
         low, high = min(o.end for o in cluster), max(o.start for o in cluster)
         (forward if low < high else backward).append((min(low, high), max(low, high), value))
     forward.sort()
-    for (_, end, one), (start, _, two) in zip(forward, forward[1:], strict=False):
+    for (_, end, one), (start, _, two) in itertools.pairwise(forward):
         if start < end:
             raise _tell(f"{one} and {two} must both have been in the word at {start}", operations)
     place = 0
@@ -190,7 +191,7 @@ def check_lock(sections: Sequence[Section], refused: Sequence[Operation] = (), i
     a lock that nobody had."""
     ordered = sorted(sections, key=lambda s: s.acquire_end)
     before = initial
-    for one, two in zip(ordered, ordered[1:], strict=False):
+    for one, two in itertools.pairwise(ordered):
         if two.acquire_end < one.release_start:
             raise Violation(f"two processes held the lock at once: {one} and {two}")
     for section in ordered:

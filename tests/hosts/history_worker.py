@@ -1,8 +1,8 @@
 """A process that does random things to shared words and writes down what it was answered, and when.
 
-A history has plain words, which are loaded, stored, got and put, every value once; atomic words, to which everything is
-done; and a lock with two words that only its holder touches. Words are never used twice, so each begins as zero; those of
-one history share units with each other, and units keep the state that the histories before left them in.
+A history has plain words, which are loaded, stored, got and put, every value once; atomic words, to which everything
+is done; and a lock with two words that only its holder touches. Words are never used twice, so each begins as zero;
+those of one history share units with each other, and units keep the state that the histories before left them in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Hosts as network namespaces: one bridge in a namespace of its own, one link from it to every host.
 
-The namespaces have no names: they live as long as this process or one in them holds them, so not even kill -9 leaves any.
-Nothing connects them to the machine's own network, so every Network uses the same addresses. Delay, loss and rate are
-made by `tc`: netem where the kernel has it; elsewhere tbf for the rate, a classifier that drops at random for the loss,
-and for the delay a process in the hub that hands frames on late.
+The namespaces have no names: they live as long as this process or one in them holds them, so not even kill -9 leaves
+any. Nothing connects them to the machine's own network, so every Network uses the same addresses. Delay, loss and rate
+are made by `tc`: netem where the kernel has it; elsewhere tbf for the rate, a classifier that drops at random for the
+loss, and for the delay a process in the hub that hands frames on late.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Storm:
     def kill_host(self) -> None:
         host = self.random.choice([host for host in range(HOSTS) if host not in self.cut])
         self.lose(host)
-        self.book.epochs[host] = int(self.book.epochs[host])
+        self.book.end(host)
         self.cluster[host].kill(silent=self.random.random() < 0.5)
         if self.random.random() < 0.3:
             self.watch(3.5)  # long enough to be missed
@@ -131,9 +131,8 @@ class Storm:
                 what = fault_worker.STEP_NAMES[int(self.book.slots[slot.number, DOING])]
                 peer.signal(signal.SIGUSR1)
                 time.sleep(0.2)
-                raise Problem(
-                    f"worker {slot.number} on host {slot.host} hangs in {what} for {age:.1f} s\n{peer.text()}"
-                )
+                where = f"worker {slot.number} on host {slot.host}"
+                raise Problem(f"{where} hangs in {what} for {age:.1f} s\n{peer.text()}")
 
     def ended(self, slot: Slot, peer: NurseryPeer) -> None:
         """One that was not told to: by a touch of what is lost, or by an error that we want to hear of."""

@@ -1,4 +1,4 @@
-"""The hosts that tests are run on do what the tests believe of them: they are apart, slow, lossy, cut, dead and gone."""
+"""The hosts that tests run on do what the tests believe of them: they are apart, slow, lossy, cut, dead and gone."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,9 @@ def _history(chance: random.Random, processes: int, each: int, simple: bool) -> 
     made, value = [], 0
     for number, (_, process, start, end) in enumerate(sorted(moments)):
         kind = chance.choice(["read", "write"] if simple else ["read", "write", "add", "swap", "cas"])
-        argument, result, before = None, None, value
+        argument: Any = None
+        result: Any = None
+        before = value
         if kind == "read":
             result = value
         elif kind == "cas":

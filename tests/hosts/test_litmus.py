@@ -19,6 +19,7 @@ from tests.hosts import machine, worker
 from tests.hosts.cluster import Cluster
 from tests.hosts.net import Network
 from tests.hosts.nursery import NurseryPeer
+from tests.processes import State
 
 ROUNDS, STEP_NS = 1000, 1_000_000  # half of the rounds of all tests must fit half a unit
 CONTENTION_SECONDS = 2.0
@@ -49,7 +50,9 @@ TESTS = {
     "write to read causality": Litmus(
         [[_w("x")], [_r("x"), _w("y")], [_r("y"), _r("x")]], lambda o: o[:3] == [1, 1, 0]
     ),
-    "coherence of reads": Litmus([[_w("x")], [_r("x"), _r("x")], [_r("x"), _r("x")]], lambda o: [1, 0] in (o[:2], o[2:4])),
+    "coherence of reads": Litmus(
+        [[_w("x")], [_r("x"), _r("x")], [_r("x"), _r("x")]], lambda o: [1, 0] in (o[:2], o[2:4])
+    ),
     "coherence of writes": Litmus(
         [[_w("x", 1), _w("x", 2)], [_r("x"), _r("x")]], lambda o: o[0] > o[1] or o[2] != 2
     ),
@@ -107,7 +110,7 @@ def _word(peer: NurseryPeer, name: str, index: int) -> int:
     return int(peer.call(_load, name, index))
 
 
-def _load(state: worker.State, name: str, index: int) -> int:
+def _load(state: State, name: str, index: int) -> int:
     return int(worker.view(state, name)[index])
 
 
