@@ -57,7 +57,7 @@ pytest: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -m "serial and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash -m "soak or not soak"
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts -m "soak or not soak"
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
