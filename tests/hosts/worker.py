@@ -16,10 +16,10 @@ WORDS = UNIT // 8  # of 8 bytes in a unit
 CONTRIBUTE = "64MiB"
 
 
-def enter(state: State, where: str, contribute: str = CONTRIBUTE, **options: Any) -> None:
+def enter(state: State, where: str, contribute: str = CONTRIBUTE, unit: str | None = None) -> None:
     """Opens a space by URL; by name, one of this host only."""
     if "://" in where:
-        state["space"] = Space.open(where, contribute=contribute, **options)
+        state["space"] = Space.open(where, contribute=contribute, unit=unit)
     else:
         state["space"] = Space.open(where)
 
