@@ -56,7 +56,8 @@ pytest: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not serial and not soak"
 	$(BIN)/python -m pytest -m "serial and not soak"
 
-soak: $(VENV)/.built $(VENV)/.test
+soak: $(VENV)/.built $(VENV)/.test native-test
+	OPENSHELF_SOAK=1 build/native/wire_attack_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts -m "soak or not soak"
 
 bench: $(VENV)/.built

@@ -47,13 +47,18 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
         throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
     }
     u32 generation = load(barrier.generation), place = load(barrier.arrived);
+    if (place >= barrier.parties) {
+        lock_drop(barrier.lock);
+        throw Error(Code::corrupt, "the barrier's bytes were overwritten: " + std::to_string(place) + " of " +
+                                       std::to_string(barrier.parties) + " parties wait");
+    }
     if (place + 1 == barrier.parties) {
         next_round(barrier, generation);
         lock_drop(barrier.lock);
         futex_wake(barrier.generation, INT_MAX);
         return 0;
     }
-    store(barrier.ids[place], members.id());
+    store(barrier.ids[place], members.executor());  // who serves a remote process gives up for it
     step();
     store(barrier.arrived, place + 1);
     step();
@@ -68,7 +73,7 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
             return barrier.parties - 1 - place;
         }
         bool death = false;
-        for (u32 at = 0; at < load(barrier.arrived); at++) death |= !members.alive(load(barrier.ids[at]));
+        for (u32 at = 0; at < std::min(load(barrier.arrived), barrier.parties); at++) death |= !members.alive(load(barrier.ids[at]));
         if (death || !in_time) {
             end_badly(barrier, true);
             throw Error(Code::broken_barrier, death ? "the barrier broke: a process died while waiting; reset() it"
@@ -168,6 +173,8 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
             continue;
         }
         Slot& slot = slot_at(channel, head);
+        if (slot.length > channel.slot_bytes - sizeof(Slot))
+            throw Error(Code::corrupt, "the channel's bytes were overwritten: a message has " + std::to_string(slot.length) + " bytes");
         message.kind = slot.kind;
         message.bytes.assign(slot.bytes, slot.length);
         bool lost = false;

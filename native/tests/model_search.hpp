@@ -1,0 +1,182 @@
+// Every reachable world, breadth first. Worlds are stored as they are (no hashes that could collide), with their
+// predecessor, so that a violation comes with a shortest path to it.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+
+#include "model_events.hpp"
+
+namespace osf::model {
+
+struct Bounds {
+    u32 faults = 1, touches = 15, evictions = 3;  // on one path; 15 and 3: as many as there are
+    size_t worlds = 60'000'000;
+    bool alike = false;  // hosts 1 and 2 can be swapped: neither is a home
+};
+
+struct Report {
+    std::string violation;  // empty: none
+    std::vector<std::string> path;
+    size_t worlds = 0, events = 0, hosts = 0, wires = 0, depth = 0;
+    bool complete = false;
+};
+
+class Search {
+public:
+    Search(const Shape& shape, const Bounds& bounds, Fault fault = Fault::none)
+        : bounds_(bounds), universe_(shape, fault), events_(universe_, bounds.evictions == 3, bounds.touches == 15) {}
+
+    Report run() {
+        for (u32 h = 0; h < HOSTS; h++) first_.host[h] = universe_.born(h);
+        Report report;
+        try {
+            meet();
+            first_.set_budget(bounds_.faults, bounds_.touches, bounds_.evictions);
+            find(canonical(first_), 0);
+            explore(report);
+            find_endless(report);
+        } catch (const Violation& violation) {
+            report.violation = violation.what;
+        }
+        report.worlds = worlds_;
+        report.hosts = universe_.hosts.size(), report.wires = universe_.wires.size();
+        return report;
+    }
+
+private:
+    struct Node { World world; u32 parent, calm; };
+    static constexpr u32 CHUNK = 1 << 16, NOWHERE = ~0u;
+
+    Node& node(u32 number) { return chunks_[number / CHUNK][number % CHUNK]; }
+
+    void meet() {  // all are connected when it begins; what can happen meanwhile, can also when they meet again
+        for (u32 a = 0; a < HOSTS; a++)
+            for (u32 b = a + 1; b < HOSTS; b++) first_ = events_.apply(first_, {e_link, u8(a), u8(b)});
+        for (EventKind kind : {e_connected, e_deliver})
+            for (u32 a = 0; a < HOSTS; a++)
+                for (u32 b = 0; b < HOSTS; b++)
+                    if (a != b) first_ = events_.apply(first_, {kind, u8(a), u8(b)});
+    }
+
+    void explore(Report& report) {
+        u32 level_ends = 1;
+        for (u32 at = 0; at < worlds_ && worlds_ < bounds_.worlds; at++, expanded_ = at) {
+            if (at == level_ends) report.depth++, level_ends = u32(worlds_);
+            const World world = node(at).world;
+            u32 calm = NOWHERE, calm_rank = NOWHERE;
+            try {
+                events_.each(world, [&](const Event& event, const World& after) {
+                    report.events++;
+                    u32 number = find(canonical(after), at);
+                    if (calms(event.kind) && event.killed_after == ALL_CALLS && event.kind < calm_rank && settles(world, event)) {
+                        calm = number, calm_rank = event.kind;
+                    }
+                    if (number + 1 == worlds_ && !checked_) events_.check(after);
+                });
+            } catch (const Violation&) {
+                report.path = path_to(at);
+                throw;
+            }
+            node(at).calm = calm;
+        }
+        report.complete = expanded_ == worlds_;
+    }
+
+    // Left alone, healed and with its messages delivered, every world comes to rest.
+    void find_endless(Report& report) {
+        std::vector<u8> colour(worlds_);
+        for (u32 at = 0; at < expanded_; at++) {
+            u32 i = at;
+            while (i < expanded_ && !colour[i] && node(i).calm != NOWHERE) colour[i] = 1, i = node(i).calm;
+            if (i < expanded_ && colour[i] == 1) {
+                report.path = path_to(at);
+                throw Violation{"messages go round for ever"};
+            }
+            for (u32 j = at; j < expanded_ && colour[j] == 1; j = node(j).calm) colour[j] = 2;
+        }
+    }
+    bool settles(const World& world, const Event& event) const {  // a lost host is declared so where it has to be
+        return event.kind != e_lost || universe_.facts(world.host[event.peer]).life == dead || world.parting(event.peer, event.host) == parted;
+    }
+
+    World canonical(const World& w) {
+        if (!bounds_.alike) return w;
+        static constexpr u32 to[HOSTS] = {0, 2, 1};
+        World other = w;
+        for (u32 a = 0; a < HOSTS; a++) {
+            other.host[to[a]] = universe_.swapped(w.host[a], to);
+            for (u32 b = 0; b < HOSTS; b++) {
+                if (a == b) continue;
+                other.wire[wire_of(to[a], to[b])] = w.wire[wire_of(a, b)];
+                other.set_linked(to[a], to[b], w.linked(a, b));
+                other.set_parting(to[a], to[b], w.parting(a, b));
+            }
+        }
+        return std::min(w, other);
+    }
+
+    u32 find(const World& w, u32 parent) {
+        if (worlds_ * 3 >= table_.size() * 2) grow();
+        checked_ = true;
+        size_t i = hash(w) & (table_.size() - 1);
+        for (; table_[i] != NOWHERE; i = (i + 1) & (table_.size() - 1))
+            if (node(table_[i]).world == w) return table_[i];
+        checked_ = false;
+        if (worlds_ % CHUNK == 0) chunks_.push_back(std::make_unique<Node[]>(CHUNK));
+        table_[i] = u32(worlds_++);
+        node(table_[i]) = {w, parent, NOWHERE};
+        return table_[i];
+    }
+    void grow() {
+        std::vector<u32>(table_.size() * 2, NOWHERE).swap(table_);
+        for (u32 number = 0; number < worlds_; number++) {
+            size_t i = hash(node(number).world) & (table_.size() - 1);
+            while (table_[i] != NOWHERE) i = (i + 1) & (table_.size() - 1);
+            table_[i] = number;
+        }
+    }
+    static u64 hash(const World& w) { return hash_bytes(&w, sizeof w, 1) >> 8; }
+
+    // The events from the first world, and the one that was being applied.
+    std::vector<std::string> path_to(u32 number) {
+        Event last = events_.last;
+        std::vector<u32> chain;
+        for (u32 at = number; at; at = node(at).parent) chain.push_back(at);
+        std::vector<std::string> path;
+        World real = first_;
+        for (auto next = chain.rbegin(); next != chain.rend(); next++) {
+            World wanted = node(*next).world, found = real;
+            bool is_found = false;
+            std::string name;
+            try {
+                events_.each(real, [&](const Event& event, const World& after) {
+                    if (is_found || canonical(after) != wanted) return;
+                    is_found = true, found = after, name = name_of(event, universe_, real);
+                });
+            } catch (const Violation&) {
+            }
+            real = found;
+            path.push_back(name);
+        }
+        try {
+            events_.each(real, [&](const Event&, const World& after) { events_.check(after); });
+        } catch (const Violation&) {
+            last = events_.last;
+        }
+        path.push_back(name_of(last, universe_, real));
+        return path;
+    }
+
+    Bounds bounds_;
+    Universe universe_;
+    Events events_;
+    World first_{};
+    std::vector<std::unique_ptr<Node[]>> chunks_;
+    std::vector<u32> table_ = std::vector<u32>(1 << 16, NOWHERE);
+    size_t worlds_ = 0;
+    u32 expanded_ = 0;
+    bool checked_ = false;  // the world found last was known
+};
+
+}  // namespace osf::model
