@@ -1,9 +1,9 @@
-"""The processes of bench/hosts_peers.py: one peer each, on the host that serves (a) or the host that gets and measures (b).
+"""The processes of bench/hosts_peers.py: one peer each, on the host that serves (a) or the one that measures (b).
 
     hosts_peer_process.py KIND a|b LINE ARGUMENT...
 
-Every `get(nbytes, count)` returns the seconds of single transfers of bytes from memory on host a into memory here, and looks
-at the last byte, so that nothing can be left for later.
+Every `get(nbytes, count)` returns the seconds of single transfers of bytes from memory on host a into memory here, and
+looks at the last byte, so that nothing can be left for later.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def gloo(side: str, host: str, port: str) -> Functions:
 
 def mpi(side: str) -> Functions:
     """One-sided: b gets from a's window. Open MPI over TCP needs a inside the library meanwhile, so a waits there."""
+    importlib.import_module("mpi4py").rc.threads = False  # else Open MPI has no one-sided calls over TCP
     api: Any = importlib.import_module("mpi4py.MPI")
     world = api.COMM_WORLD
     data = np.full(LARGEST, SEVEN if side == "a" else 0, np.uint8)

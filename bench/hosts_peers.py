@@ -112,7 +112,8 @@ class Mpi(Peer):
         network = two.a.device if two.a.device == two.b.device else f"{two.a.ip}/24"
         command = [
             *two.a.enter, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2",
-            "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", network,
+            "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "--mca", "osc", "pt2pt",
+            "--mca", "btl_tcp_if_include", network,
             "--mca", "mpi_yield_when_idle", "1",
         ]  # fmt: skip
         if two.b.enter:

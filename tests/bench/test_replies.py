@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,11 +21,8 @@ def asker() -> Iterator[socket.socket]:
 
     def serve() -> None:
         peer, _ = listener.accept()
-        with peer:
-            try:
-                _core.serve_replies(peer.fileno(), source.ctypes.data, source.nbytes)
-            except ValueError:
-                pass  # the asker sees the end of the stream
+        with peer, contextlib.suppress(ValueError):  # refused: the asker sees the end of the stream
+            _core.serve_replies(peer.fileno(), source.ctypes.data, source.nbytes)
 
     thread = threading.Thread(target=serve)
     thread.start()

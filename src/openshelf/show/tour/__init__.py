@@ -1,11 +1,13 @@
 """The tour: one chapter per capability."""
 
+from openshelf.show.tour._bare import serve_bare, time_bare
 from openshelf.show.tour._courier import courier
+from openshelf.show.tour._hosts import hosts_chapter
 from openshelf.show.tour._orders import Failed, Line, obey
 from openshelf.show.tour._space import space_chapter
 from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
-CHAPTERS = {"space": space_chapter}
+CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter}
 
 __all__ = [
     "CHAPTERS",
@@ -14,8 +16,11 @@ __all__ = [
     "Line",
     "TwoHosts",
     "courier",
+    "hosts_chapter",
     "in_namespaces",
     "obey",
     "on_loopback",
+    "serve_bare",
     "space_chapter",
+    "time_bare",
 ]

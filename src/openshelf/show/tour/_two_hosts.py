@@ -109,7 +109,11 @@ def in_namespaces(home: Path) -> Iterator[TwoHosts]:
 
 
 def _pair(
-    home: Path, addresses: list[str], devices: tuple[str, str], enters: tuple[tuple[str, ...], tuple[str, ...]], link: str
+    home: Path,
+    addresses: list[str],
+    devices: tuple[str, str],
+    enters: tuple[tuple[str, ...], tuple[str, ...]],
+    link: str,
 ) -> Iterator[TwoHosts]:
     hosts_file = home / "hosts.yaml"
     hosts_file.touch(0o600)
