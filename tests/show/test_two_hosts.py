@@ -86,6 +86,19 @@ def test_hosts_have_their_own_directory_and_one_private_file(two: TwoHosts) -> N
     assert two.b.url("demo") == f"openshelf://{two.b.address}/demo"
 
 
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
+def test_a_keeper_is_found_by_its_socket(tmp_path: Path, kind: socket.SocketKind) -> None:
+    with on_loopback(tmp_path) as two:
+        with pytest.raises(ProcessLookupError):
+            two.b.keeper_pid()
+        path = two.b.home / f"keeper@{two.b.address}.sock"
+        with socket.socket(socket.AF_UNIX, kind) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            assert two.b.keeper_pid() == os.getpid()
+        path.unlink()
+
+
 def test_namespaces_go_with_their_maker(tmp_path: Path) -> None:
     try:
         with in_namespaces(tmp_path) as two:

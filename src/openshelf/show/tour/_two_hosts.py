@@ -45,10 +45,13 @@ class Host(NamedTuple):
 
     def keeper_pid(self) -> int:
         """The process that listens on the keeper's socket, as the kernel tells whoever connects."""
-        with socket.socket(socket.AF_UNIX) as line:
-            line.connect(str(self.home / f"keeper@{self.address}.sock"))
-            pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(pid)
+        path = str(self.home / f"keeper@{self.address}.sock")
+        for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):  # which one is the keeper's affair
+            with socket.socket(socket.AF_UNIX, kind) as line:
+                if line.connect_ex(path) == 0:
+                    pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                    return int(pid)
+        raise ProcessLookupError(f"no keeper listens at {path}")
 
     def stop_keeper(self) -> None:
         """Ends what Space.open started there; it would end by itself, but after its directory."""
