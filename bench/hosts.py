@@ -252,7 +252,7 @@ def add_peer(
     ratio = statistics.median(other) / statistics.median(mine)
     note = f"{name}: median {statistics.median(other) * 1e6:.4g} us, p99 {p99(other) * 1e6:.4g} us"
     if ratio < 1:
-        note += "; behind: ours is encrypted, the peer is not"
+        note += "; behind (the peer does not encrypt)"
     bench.report.add(
         Row(f"hosts.{id}{bench.suffix}", case, statistics.median(mine), "s", name, ratio, spread(ours),
             statistics.median(mine), p99(mine), ">= 1", note)
