@@ -63,7 +63,7 @@ private:
     void hear(int socket);
     void answer(int socket, u64 id, bool good, std::string_view text = {});
     void part(int socket);
-    void greet(std::unique_ptr<Wire> wire, const Hello& hello);
+    void greet(std::unique_ptr<Wire>& wire, const Hello& hello);
     Hello hello_of(const Node& node) const;
     void dial(Opened& opened, u32 host);
     void hand_over(Handed handed);
@@ -316,22 +316,18 @@ Hello Keeper::hello_of(const Node& node) const {
 }
 
 // In a thread of the listener.
-void Keeper::greet(std::unique_ptr<Wire> wire, const Hello& hello) {
-    if (hello.head.hosts_hash != hosts_hash(options_.hosts) || hello.head.hosts != options_.hosts.size() || hello.head.host >= options_.hosts.size())
-        throw Error(Code::bad_input, "its list of hosts is another one; the hosts files must be equal");
+void Keeper::greet(std::unique_ptr<Wire>& wire, const Hello& hello) {
     std::shared_ptr<Proxies> proxies;
     {
         std::lock_guard guard(mutex_);
         for (auto& [directory, opened] : spaces_) {
             if (opened->node->name() != hello.space) continue;
-            Hello own = hello_of(*opened->node);
-            if (hello.head.base != own.head.base || hello.head.reserve != own.head.reserve)
-                throw Error(Code::bad_input, "space '" + hello.space + "' has another base or reserve here; the hosts files must be equal");
+            Cluster{opened->node->base(), opened->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
             proxies = opened->proxies;
         }
     }
     if (!proxies) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
-    if (hello.head.role == role_process) return serve_process(*proxies, std::move(wire), hello);
+    if (hello.head.role == role_process) return serve_process(*proxies, wire, hello);
     if (hello.head.role != role_keeper || hello.head.host <= options_.self)
         throw Error(Code::bad_input, "host " + std::to_string(hello.head.host) + " has no reason to call as role " + std::to_string(hello.head.role));
     wire->send(frame_welcome, 0);
@@ -356,8 +352,9 @@ void Keeper::dial(Opened& opened, u32 host) {
             wire->send(frame_hello, 0, bytes);
             const FrameHead* head = wire->wait(2'000'000'000);
             if (!head) throw Error(Code::host_lost, "no answer to the hello");
-            if (head->type != frame_welcome) throw_refusal(wire->open(), options_.hosts[host]);
-            wire->open();
+            bool welcome = head->type == frame_welcome;
+            std::string text = wire->open();
+            if (!welcome) throw Error(Code::refused, "it refused: " + text.substr(std::min<size_t>(4, text.size())));
             hand_over({node.name(), host, std::move(wire)});
             said.clear();
             pause(25);  // until the agent has it
@@ -392,7 +389,7 @@ void Keeper::run() {
     take_place();
     open_all();
     auto [host, port] = split_host(options_.hosts[options_.self]);
-    listener_ = std::make_unique<Listener>(listen_on(host, port).fd, options_.key, [this](std::unique_ptr<Wire> wire, const Hello& hello) { greet(std::move(wire), hello); });
+    listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); });
     if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
     watch(local_, false);
     u64 needed_ns = now_ns(), leaving_ns = 0;

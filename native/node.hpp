@@ -24,7 +24,7 @@ constexpr u64 MICRO = 1'000, MILLI = 1'000'000;
 constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LEASE_NS = 1900 * MILLI, LOST_NS = 2500 * MILLI;
 constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
 
-enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Verb
+enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
 
 struct Sync {                              // first on every connection, both ways
     u64 incarnation, session;              // session: under which the receiver borrows from the sender
@@ -102,10 +102,10 @@ public:
     void free_slot(u32 slot) override { segments_.free_slot(slot); }
     void admit(u32 home, u64 unit, bool write) override;
     void condemn(u32 home, u64 unit) override;
-    void send(u32 host, Verb message, u64 unit, u32 flags, Source source, u32 slot) override;
+    void send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) override;
 
 private:
-    struct Held { u32 from; Verb message; u32 flags; std::string bytes; };
+    struct Held { u32 from; Notice message; u32 flags; std::string bytes; };
     struct Prefetch {
         int socket;
         u64 id;
@@ -125,8 +125,8 @@ private:
     void check(Process& process, int error);
     void register_own(u64 unit);
     int register_granule(Process& process, u64 granule);
-    void deliver(u32 from, Verb message, u64 unit, u32 flags);
-    void receive(u32 from, Verb message, u64 unit, u32 flags);
+    void deliver(u32 from, Notice message, u64 unit, u32 flags);
+    void receive(u32 from, Notice message, u64 unit, u32 flags);
     void synced(u32 host, const Sync& sync);
     void advance(const std::shared_ptr<Prefetch>& prefetch);
     void arrived(u32 home, u64 unit, bool write, bool good);

@@ -86,7 +86,7 @@ void Node::frames_of(u32 host) {
                     std::memcpy(&sync, payload_.data(), sizeof sync);
                     synced(host, sync);
                 } else if (head.type >= frame_message && link.synced) {
-                    deliver(host, Verb(head.type - frame_message), head.id & ((u64(1) << 56) - 1), u32(head.id >> 56));
+                    deliver(host, Notice(head.type - frame_message), head.id & ((u64(1) << 56) - 1), u32(head.id >> 56));
                 } else {
                     throw Error(Code::refused, "frame of type " + std::to_string(head.type));
                 }
@@ -98,7 +98,7 @@ void Node::frames_of(u32 host) {
     }
 }
 
-void Node::deliver(u32 from, Verb message, u64 unit, u32 flags) {
+void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
     bool at_home = message == m_gets || message == m_getm || message == m_invack || message == m_back || message == m_held;
     u32 home = at_home ? self_ : from;
     bool carries = message == m_back || message == m_datas || message == m_datam;
@@ -118,14 +118,14 @@ void Node::deliver(u32 from, Verb message, u64 unit, u32 flags) {
         receive(from, message, unit, flags);
 }
 
-void Node::receive(u32 from, Verb message, u64 unit, u32 flags) {
+void Node::receive(u32 from, Notice message, u64 unit, u32 flags) {
     Link& link = links_[from];
     if (message == m_recall) link.recalls++;
     if (message == m_inv) link.invalidations++;
     coherence_.receive(from, message, unit, flags);
 }
 
-void Node::send(u32 host, Verb message, u64 unit, u32 flags, Source source, u32 slot) {
+void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
     Link& link = links_[host];
     if (!link.wire || (broken_ & 1u << host)) return;  // the end of the connection is on its way to the protocol
     std::span<char> bytes;

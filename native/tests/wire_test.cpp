@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "listener.hpp"
+#include "door.hpp"
 #include "lock.hpp"
 #include "wire_raw.hpp"
 
@@ -218,7 +218,7 @@ void hosts_have_names_and_addresses_of_both_kinds() {
 }
 
 void a_listener_takes_many_at_once_and_strangers_do_not_count() {
-    Listener listener("127.0.0.1", 0, KEY);
+    Door listener("127.0.0.1", 0, KEY);
     CHECK(listener.accept(0) == nullptr && listener.accept(1'000'000) == nullptr);
     std::vector<std::jthread> dialers;
     for (u64 number = 0; number < 12; number++)

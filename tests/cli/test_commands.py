@@ -85,7 +85,8 @@ def test_help_is_there(command: list[str]) -> None:
 
 @pytest.mark.serial
 def test_tour_shows_that_nothing_broke(home: Path) -> None:
-    chapter = answer("tour")["space"]
+    chapters = answer("tour")
+    chapter = chapters["space"]
     assert chapter["same_address"]
     assert chapter["counted"] == chapter["expected"]
     assert chapter["stores_seen"] == [0.0, 1.0, 2.0, 3.0]
@@ -93,4 +94,9 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert chapter["check"]["leaked_bytes"] == 0
     assert chapter["check"]["missing_blocks"] == 0
     assert set(chapter["courier_s"]) == {"copy", "pack", "send", "unpack", "write"}
+    hosts = chapters["hosts"]
+    assert hosts["same_address"]
+    assert hosts["loads_right"]
+    assert hosts["link"] == "network namespaces" or hosts["without_namespaces"]
+    assert set(hosts["median_s"]) == {"bare", "miss", "hit", "store"}
     assert answer("ls") == []
