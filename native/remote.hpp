@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -82,6 +83,8 @@ public:
     WelcomeHead welcome();                          // connects if need be
     void close();                                   // says goodbye: all that this process holds there is dropped
     void check_usable() const;
+    bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
+    std::atomic<bool> mapped{false};                // its addresses may be touched in this process
 
     RemoteArray make(const Spec& spec, bool zero);
     RemoteArray put(const Spec& spec, std::span<const char> bytes, bool replace);
@@ -120,6 +123,7 @@ public:
     // The memory at `places` is used until the transfer is done.
     std::shared_ptr<Transfer> get(std::vector<Range> ranges, std::vector<char*> places);
     std::shared_ptr<Transfer> write(std::vector<Range> ranges, std::vector<char*> places);
+    bool wait(Transfer& transfer, long timeout_ns, const Interrupted& interrupted);  // false: not done; throws what went wrong
 
     // One look-up at several hosts, all asked before the first has answered. The errors of single hosts are told through `failed`.
     using Failed = std::function<void(size_t which, const Error&)>;
@@ -149,17 +153,24 @@ private:
         Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
         u64 address = 0, bytes = 0;                             // what it is about, for errors
     };
+    struct Answer {
+        bool good = false;
+        std::string payload;
+        WelcomeHead welcome;
+        u64 number = 0;                                         // of the pin that was made
+    };
     Line& line();
     std::unique_ptr<Connection> dial(Line& line);
     std::unique_ptr<Connection> take(Line& line, bool fresh);
     void give_back(Line& line, std::unique_ptr<Connection> connection);
-    void drop(Line& line, std::unique_ptr<Connection> connection);
+    void drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin = 0);
     void begin(Line& line, Connection& connection, const Ask& ask);
-    std::string finish(Connection& connection, const Ask& ask);
-    std::string call(const Ask& ask);
-    RemoteArray read_array(Line& line, const Connection& connection, u64 number, In& in);
-    RemoteArray give_array(Ask& ask, std::function<bool(In&)> before = {});
+    Answer finish(Connection& connection, const Ask& ask);
+    Answer call(Ask ask);
+    RemoteArray keep(const Answer& answer, In& in);
     u64 number_of(RemoteArray& array);
+    u64 new_number() { return line().next_number++; }
+    Ask ask(Call call, bool again = false) const;
     Ask about(Call call, RemoteArray& array, bool again = false);
     [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
 

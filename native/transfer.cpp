@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "remote.hpp"
 
@@ -15,6 +16,9 @@ constexpr size_t AHEAD = 512 * KIB;                // sealed and not yet sent
 constexpr u64 TOGETHER = 8;                        // requests that are worth a send of their own
 constexpr u64 MS = 1'000'000;
 constexpr u64 SPIN_NS = 50'000;
+
+Transfer::Transfer(bool writes, std::vector<Range> of, std::vector<char*> at)
+    : write(writes), ranges(std::move(of)), places(std::move(at)), fork(forks()) {}
 
 bool Transfer::next(Cursor& cursor, char*& place, u64& bytes) const {
     while (cursor.range < ranges.size() && cursor.at == ranges[cursor.range].bytes) cursor = {cursor.range + 1, 0};
@@ -77,25 +81,25 @@ void Transfers::pump() {
     Wire& wire = *connection_->wire;
     for (;;) {
         if (wire.queued() >= AHEAD && !wire.flush()) return;
-        Transfer* front;
+        std::shared_ptr<Transfer> front;
         {
             std::lock_guard guard(mutex_);
             unsent_ = 0;
             if (to_send_.empty()) break;
-            front = to_send_.front().get();
+            front = to_send_.front();
             if (!front->begun_) {
                 front->begun_ = true;
                 front->id_ = connection_->next_id++;
-                in_flight_.push_back(to_send_.front());
+                in_flight_.push_back(front);
                 if (in_flight_.size() == 1) heard_ = now_ns();
                 const auto& ranges = front->ranges;
-                wire.queue(u16(frame_call + u16(front->write_ ? Call::write : Call::get)), front->id_,
+                wire.queue(u16(frame_call + u16(front->write ? Call::write : Call::get)), front->id_,
                            {reinterpret_cast<const char*>(ranges.data()), ranges.size() * sizeof(Range)});
             }
             // It stays in flight until it is answered, and that is after its last part.
             char* place;
             u64 bytes;
-            if (!front->write_ || !front->next(front->sent_, place, bytes)) {
+            if (!front->write || !front->next(front->sent_, place, bytes)) {
                 to_send_.pop_front();
                 continue;
             }
@@ -136,10 +140,10 @@ bool Transfers::receive() {
             } catch (const Error&) {
                 finish(front, std::current_exception());
             }
-        } else if (front->write_ && head->type == frame_reply) {
+        } else if (front->write && head->type == frame_reply) {
             wire.open();
             finish(front, nullptr);
-        } else if (!front->write_ && head->type == frame_part && front->next(front->received_, place, bytes) && head->bytes == bytes) {
+        } else if (!front->write && head->type == frame_part && front->next(front->received_, place, bytes) && head->bytes == bytes) {
             wire.open({place, bytes});
             front->received_.at += bytes;
             if (!front->next(front->received_, place, bytes)) finish(front, nullptr);

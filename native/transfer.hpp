@@ -5,6 +5,7 @@
 // with their followers; bytes are sealed from where they are and opened to where they shall be.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -21,12 +22,13 @@ struct Connection;
 
 class Transfer {
 public:
-    Transfer(bool write, std::vector<Range> of, std::vector<char*> at) : write_(write), ranges(std::move(of)), places(std::move(at)) {}
+    Transfer(bool writes, std::vector<Range> of, std::vector<char*> at);
     bool done() const { return done_.load(std::memory_order_acquire); }
     void check() const { if (done() && error_) std::rethrow_exception(error_); }
-    const bool write_;
+    const bool write;
     const std::vector<Range> ranges;
     const std::vector<char*> places;               // one for each range
+    const u64 fork;                                // of the process that began it
 
 private:
     friend class Transfers;
@@ -77,7 +79,7 @@ private:
     std::thread thread_;
     std::unique_ptr<Connection> connection_;       // replaced by the driver, under both locks
     int poke_ = -1;                                // wakes the driver: there is more to send
-    u64 heard_ = 0;
+    std::atomic<u64> heard_ = 0;
     bool lucky_ = true;
 };
 

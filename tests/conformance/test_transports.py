@@ -78,10 +78,10 @@ def test_bytes_go_straight_from_and_into_arrays(pair: tuple[Connection, Connecti
     here, there = pair
     source = np.arange(10_000, dtype=np.int64)
     target = np.zeros(10_001, dtype=np.int64)
-    here.send(3, 4, memoryview(source))
+    here.send(3, 4, source.data)
     with pytest.raises(BadInput, match="80000 bytes"):
         there.receive_into(bytearray(79_999), 10)
-    assert there.receive_into(memoryview(target), 10) == (3, 4, 80_000)
+    assert there.receive_into(target.data, 10) == (3, 4, 80_000)
     assert (target[:-1] == source).all()
     assert target[-1] == 0
     with pytest.raises((TypeError, BufferError)):

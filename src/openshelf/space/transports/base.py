@@ -66,7 +66,7 @@ class Transport(Protocol):
     largest_frame: int  # bytes of one payload
 
     def connect(self, host: str, port: int, key: bytes, timeout: float = 5.0) -> Connection:
-        """Dials. Raises HostLost when nobody answers in time, as nobody with another key does; Refused; WrongVersion."""
+        """Dials. Raises HostLost when nobody answers in time (with another key nobody does), Refused, WrongVersion."""
 
     def listen(self, key: bytes, host: str = "127.0.0.1", port: int = 0) -> Listener:
         """Listens; port 0 is one of the system's choice. `key` is 32 bytes that only the hosts of one space have."""
