@@ -37,7 +37,7 @@ inline std::string name_of(const Event& e, const Universe& all, const World& bef
     return text;
 }
 
-constexpr u32 ANY = 3;  // as many as there can be
+constexpr u32 ANY = 15;  // as many as there can be
 
 struct Bounds {  // on one path; faults: keepers killed, hosts that die, connections cut
     u32 faults = 1, purges = 1, evictions = ANY, touches = ANY;
