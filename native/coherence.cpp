@@ -68,15 +68,8 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
             if (copy_state(word) == shared) return medium_.set_word(from, unit, shared);
             if (copy_state(word) != escrow) return;
             medium_.set_word(from, unit, invalid);
-            medium_.free_slot(slot_of(word));
             if (wants_[from].count(unit)) ask(from, unit);
-            for (u32 home = 0; home < hosts_; home++) {  // one that waited for a slot
-                if (recalls_[home].empty()) continue;
-                auto [waiting, how] = *recalls_[home].begin();
-                recalls_[home].erase(waiting);
-                return recalled(home, waiting, how);
-            }
-            return;
+            return free_slot(slot_of(word));
         }
         case m_held:
             peers_[from].held[unit] = flags;
@@ -86,7 +79,7 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
             u64 word = medium_.word(from, unit);
             medium_.set_word(from, unit, invalid);
             medium_.punch(from, unit);
-            if (copy_state(word) == escrow) medium_.free_slot(slot_of(word));
+            if (copy_state(word) == escrow) free_slot(slot_of(word));
             return;
         }
     }
@@ -219,9 +212,19 @@ void Coherence::recalled(u32 home, u64 unit, u32 flags) {
     tell(home, m_back, unit, 0, Source::slot, slot);
 }
 
+void Coherence::free_slot(u32 slot) {
+    medium_.free_slot(slot);
+    for (u32 home = 0; home < hosts_; home++) {  // one that waited for it
+        if (recalls_[home].empty()) continue;
+        auto [unit, flags] = *recalls_[home].begin();
+        recalls_[home].erase(unit);
+        return recalled(home, unit, flags);
+    }
+}
+
 bool Coherence::evict(u32 home, u64 unit) {
     u64 word = medium_.word(home, unit);
-    if (wants_[home].count(unit) || (word & DIRTY) || copy_state(word) == escrow || !peers_[home].up) return false;
+    if (wants_[home].count(unit) || recalls_[home].count(unit) || (word & DIRTY) || copy_state(word) == escrow || !peers_[home].up) return false;
     if (copy_state(word) == shared) {
         medium_.set_word(home, unit, invalid);
         medium_.punch(home, unit);
@@ -303,14 +306,14 @@ void Coherence::lost(u32 host) {
 }
 
 void Coherence::purge(u32 host) {
+    recalls_[host].clear();
     std::vector<std::pair<u64, u64>> words;
     medium_.each_word(host, [&](u64 unit, u64 word) { words.emplace_back(unit, word); });
     for (auto [unit, word] : words) {
         medium_.set_word(host, unit, invalid);
         medium_.punch(host, unit);
-        if (copy_state(word) == escrow) medium_.free_slot(slot_of(word));
+        if (copy_state(word) == escrow) free_slot(slot_of(word));
     }
-    recalls_[host].clear();
     if (!peers_[host].lost) return;
     Wants wants;
     wants.swap(wants_[host]);

@@ -104,6 +104,7 @@ protected:  // all that a killed keeper forgets: the model checker takes it apar
     void granted(u32 home, u64 unit, Notice notice);
     void invalidated(u32 home, u64 unit);
     void ask(u32 home, u64 unit);
+    void free_slot(u32 slot);
     void reconcile(u32 host);
     void forget_requests(u32 host);
     void release_from(u32 host, u64 unit, u64 word, bool shares = false);   // the host did not write it: it has nothing, or a copy

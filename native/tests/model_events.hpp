@@ -6,7 +6,7 @@
 namespace osf::model {
 
 enum EventKind : u8 {
-    e_start, e_disconnected, e_connected, e_deliver, e_link, e_lost, e_birth,  // these alone bring every world to rest
+    e_start, e_disconnected, e_connected, e_deliver, e_lost, e_birth,  // these alone bring every world to rest
     e_touch, e_evict, e_write, e_purge, e_kill, e_death, e_cut,
 };
 constexpr bool calms(EventKind kind) { return kind <= e_birth; }
@@ -19,8 +19,8 @@ struct Event {
 };
 
 inline std::string name_of(const Event& e, const Universe& all, const World& before) {
-    static const char* const names[] = {"keeper starts", "learns of the break with", "is connected to", "receives from", "links with",
-                                        "declares lost", "is born again", "touches", "evicts", "writes", "purges what is of",
+    static const char* const names[] = {"keeper starts", "learns of the break with", "is connected to", "receives from", "declares lost",
+                                        "is born again", "touches", "evicts", "writes", "purges what is of",
                                         "keeper killed", "host dies", "is cut from"};
     static const char* const messages[] = {"GETS", "GETM", "INVACK", "BACK", "DATAS", "DATAM", "GRANT", "INV", "RECALL", "TAKEN", "HELD", "HELD_END", "DROP"};
     std::string text = "host " + std::to_string(e.host) + " " + names[e.kind];
@@ -37,10 +37,16 @@ inline std::string name_of(const Event& e, const Universe& all, const World& bef
     return text;
 }
 
+constexpr u32 ANY = 15;  // as many as there can be
+
+struct Bounds {  // on one path; faults: keepers killed, hosts that die, connections cut
+    u32 faults = 1, purges = 1, evictions = ANY, touches = ANY;
+    size_t worlds = 40'000'000;
+};
+
 class Events {
 public:
-    Events(Universe& universe, bool evictions_free, bool touches_free)
-        : all_(universe), shape_(universe.shape), evictions_free_(evictions_free), touches_free_(touches_free) {}
+    Events(Universe& universe, const Bounds& bounds) : all_(universe), shape_(universe.shape), bounds_(bounds) {}
 
     // Calls visit(event, world after it); a Violation is thrown by either.
     template <class Visit>
@@ -60,13 +66,8 @@ public:
             happen(w, {e_death, u8(h)}, visit);
         }
         for (u32 a = 0; a < HOSTS; a++)
-            for (u32 b = a + 1; b < HOSTS; b++) {
-                const Facts &x = all_.facts(w.host[a]), &y = all_.facts(w.host[b]);
-                bool agree = (w.parting(a, b) != parted || w.parting(b, a) >= purged) && (w.parting(b, a) != parted || w.parting(a, b) >= purged);
+            for (u32 b = a + 1; b < HOSTS; b++)
                 if (w.linked(a, b) && w.faults()) happen(w, {e_cut, u8(a), u8(b)}, visit);
-                if (!w.linked(a, b) && x.life == alive && y.life == alive && !(x.up >> b & 1) && !(y.up >> a & 1) && agree)
-                    happen(w, {e_link, u8(a), u8(b)}, visit);
-            }
     }
 
     World apply(const World& before, const Event& e) {
@@ -79,7 +80,10 @@ public:
                 run(w, e, a_disconnected, p, 0);
                 w.wire[wire_of(p, h)] = 0;
                 break;
-            case e_connected: run(w, e, a_connected, p, 0); break;
+            case e_connected:  // the first of the two makes the link
+                if (!w.linked(h, p)) w.set_linked(h, p, true), w.set_parting(h, p, none_yet), w.set_parting(p, h, none_yet);
+                run(w, e, a_connected, p, 0);
+                break;
             case e_deliver: {
                 u32& wire = w.wire[wire_of(p, h)];
                 u16 message = all_.message(wire, e.argument);
@@ -87,12 +91,9 @@ public:
                 run(w, e, a_receive, p, message);
                 break;
             }
-            case e_link:
-                w.set_linked(h, p, true);
-                w.set_parting(h, p, none_yet), w.set_parting(p, h, none_yet);
-                break;
             case e_lost:
             case e_purge: {
+                if (e.kind == e_purge && bounds_.purges != ANY) w.set_purges(w.purges() - 1);
                 Parting was = w.parting(h, p), now = e.kind == e_lost ? parted : purged;
                 w.set_parting(h, p, e.killed_after == ALL_CALLS ? now : was < purging ? purging : was);
                 run(w, e, e.kind == e_lost ? a_lost : a_purge, p, 0);
@@ -106,11 +107,11 @@ public:
                     if (q != h) w.set_parting(h, q, parted);
                 break;
             case e_touch:
-                if (!touches_free_) w.set_budget(w.faults(), w.touches() - 1, w.evictions());
+                if (bounds_.touches != ANY) w.set_touches(w.touches() - 1);
                 run(w, e, a_want, 0, e.argument);
                 break;
             case e_evict:
-                if (!evictions_free_) w.set_budget(w.faults(), w.touches(), w.evictions() - 1);
+                if (bounds_.evictions != ANY) w.set_evictions(w.evictions() - 1);
                 run(w, e, a_evict, 0, e.argument);
                 break;
             case e_write: make_stale(w, h, e.argument & 1); break;
@@ -158,10 +159,10 @@ private:
             if (p == h) continue;
             bool up = f.up >> p & 1, linked = w.linked(h, p);
             if (up && !linked) happen(w, {e_disconnected, u8(h), u8(p)}, visit);
-            if (!up && linked) happen(w, {e_connected, u8(h), u8(p)}, visit);
+            if (!up && (linked || can_link(w, h, p))) happen(w, {e_connected, u8(h), u8(p)}, visit);
             if (!up && !linked && w.parting(h, p) != parted) {
                 bool gone = all_.facts(w.host[p]).life == dead || w.parting(p, h) >= purged || all_.fault == Fault::lost_before_purge;
-                if (w.parting(h, p) < purged) happen(w, {e_purge, u8(h), u8(p)}, visit);
+                if (w.parting(h, p) < purged && w.purges()) happen(w, {e_purge, u8(h), u8(p)}, visit);
                 if (gone) happen(w, {e_lost, u8(h), u8(p)}, visit);
             }
             u32 wire = w.wire[wire_of(p, h)];
@@ -169,9 +170,9 @@ private:
                 if (all_.first_of_its_unit(wire, i)) happen(w, {e_deliver, u8(h), u8(p), u16(i)}, visit);
         }
         for (u32 u = 0; u < shape_.units; u++) {
-            for (u32 level = 1; level <= 2 && (touches_free_ || w.touches()); level++)
+            for (u32 level = 1; level <= 2 && w.touches(); level++)
                 if (f.rights[u] < level && f.wants[u] < level) happen(w, {e_touch, u8(h), 0, u16(u | (level == 2) << 1)}, visit);
-            if (shape_.home[u] != h && f.words[u] && (evictions_free_ || w.evictions())) happen(w, {e_evict, u8(h), 0, u16(u)}, visit);
+            if (shape_.home[u] != h && f.words[u] && w.evictions()) happen(w, {e_evict, u8(h), 0, u16(u)}, visit);
         }
     }
     template <class Visit>
@@ -198,7 +199,7 @@ private:
         spend_fault(w);
         cut_off(w, e.host);
     }
-    static void spend_fault(World& w) { w.set_budget(w.faults() - 1, w.touches(), w.evictions()); }
+    static void spend_fault(World& w) { w.set_faults(w.faults() - 1); }
     // What is on the wire may still be read by whoever has not learned of the break.
     void cut(World& w, u32 a, u32 b) {
         w.set_linked(a, b, false);
@@ -208,6 +209,12 @@ private:
     void cut_off(World& w, u32 h) {
         for (u32 p = 0; p < HOSTS; p++)
             if (p != h) cut(w, h, p);
+    }
+    // Neither thinks of the old connection any more, and whom one has declared lost, has given up all that it borrowed.
+    bool can_link(const World& w, u32 a, u32 b) const {
+        const Facts& other = all_.facts(w.host[b]);
+        return other.life == alive && !(other.up >> a & 1) && (w.parting(a, b) != parted || w.parting(b, a) >= purged) &&
+               (w.parting(b, a) != parted || w.parting(a, b) >= purged);
     }
     bool all_know(const World& w, u32 h) const {
         for (u32 p = 0; p < HOSTS; p++)
@@ -265,7 +272,7 @@ private:
 
     Universe& all_;
     const Shape& shape_;
-    const bool evictions_free_, touches_free_;
+    const Bounds bounds_;
     u32 calls_ = 0;
 
 public:

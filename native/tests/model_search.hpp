@@ -9,12 +9,6 @@
 
 namespace osf::model {
 
-struct Bounds {
-    u32 faults = 1, touches = 15, evictions = 3;  // on one path; 15 and 3: as many as there are
-    size_t worlds = 60'000'000;
-    bool alike = false;  // hosts 1 and 2 can be swapped: neither is a home
-};
-
 struct Report {
     std::string violation;  // empty: none
     std::vector<std::string> path;
@@ -25,14 +19,15 @@ struct Report {
 class Search {
 public:
     Search(const Shape& shape, const Bounds& bounds, Fault fault = Fault::none)
-        : bounds_(bounds), universe_(shape, fault), events_(universe_, bounds.evictions == 3, bounds.touches == 15) {}
+        : bounds_(bounds), alike_(shape.units == 1 || shape.home[1] == 0), universe_(shape, fault), events_(universe_, bounds) {}
 
     Report run() {
         for (u32 h = 0; h < HOSTS; h++) first_.host[h] = universe_.born(h);
         Report report;
         try {
             meet();
-            first_.set_budget(bounds_.faults, bounds_.touches, bounds_.evictions);
+            first_.set_faults(bounds_.faults), first_.set_purges(bounds_.purges);
+            first_.set_touches(bounds_.touches), first_.set_evictions(bounds_.evictions);
             find(canonical(first_), 0);
             explore(report);
             find_endless(report);
@@ -51,12 +46,10 @@ private:
     Node& node(u32 number) { return chunks_[number / CHUNK][number % CHUNK]; }
 
     void meet() {  // all are connected when it begins; what can happen meanwhile, can also when they meet again
-        for (u32 a = 0; a < HOSTS; a++)
-            for (u32 b = a + 1; b < HOSTS; b++) first_ = events_.apply(first_, {e_link, u8(a), u8(b)});
         for (EventKind kind : {e_connected, e_deliver})
             for (u32 a = 0; a < HOSTS; a++)
                 for (u32 b = 0; b < HOSTS; b++)
-                    if (a != b) first_ = events_.apply(first_, {kind, u8(a), u8(b)});
+                    if (a != b) first_ = events_.apply(first_, {kind, u8(a), u8(b)});  // of each to each, one HELD_END
     }
 
     void explore(Report& report) {
@@ -101,7 +94,7 @@ private:
     }
 
     World canonical(const World& w) {
-        if (!bounds_.alike) return w;
+        if (!alike_) return w;
         static constexpr u32 to[HOSTS] = {0, 2, 1};
         World other = w;
         for (u32 a = 0; a < HOSTS; a++) {
@@ -168,7 +161,8 @@ private:
         return path;
     }
 
-    Bounds bounds_;
+    const Bounds bounds_;
+    const bool alike_;  // hosts 1 and 2 can be swapped: neither is a home
     Universe universe_;
     Events events_;
     World first_{};

@@ -7,14 +7,16 @@ using namespace osf::model;
 int main(int argc, char** argv) {
     Shape shape;
     Bounds bounds;
-    shape.units = argc > 1 ? atoi(argv[1]) : 1;
-    bounds.alike = true;
-    if (shape.units == 3) { shape.units = 2; shape.home[1] = 1; shape.number[1] = 0; bounds.alike = false; }
-    bounds.faults = argc > 2 ? atoi(argv[2]) : 1;
-    bounds.touches = argc > 3 ? atoi(argv[3]) : 15;
-    bounds.evictions = argc > 4 ? atoi(argv[4]) : 3;
-    shape.slots = argc > 5 ? atoi(argv[5]) : 1;
-    Fault fault = argc > 6 ? Fault(atoi(argv[6])) : Fault::none;
+    auto arg = [&](int i, u32 other) { return argc > i ? u32(atoi(argv[i])) : other; };
+    shape.units = arg(1, 1);
+    if (shape.units == 3) { shape.units = 2; shape.home[1] = 1; shape.number[1] = 0; }
+    bounds.faults = arg(2, 1);
+    bounds.purges = arg(3, 1);
+    bounds.touches = arg(4, ANY);
+    bounds.evictions = arg(5, ANY);
+    shape.slots = arg(6, 1);
+    Fault fault = Fault(arg(7, 0));
+    if (argc > 8) bounds.worlds = atol(argv[8]);
     u64 start = now_ns();
     Report r = Search(shape, bounds, fault).run();
     printf("%zu worlds %zu events %zu hosts %zu wires depth %zu complete %d %.1f s\n", r.worlds, r.events, r.hosts, r.wires, r.depth, r.complete, (now_ns()-start)/1e9);

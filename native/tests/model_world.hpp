@@ -81,7 +81,7 @@ constexpr u32 pair_of(u32 a, u32 b) { return a + b - 1; }
 enum Parting : u32 { none_yet, purging, purged, parted };
 
 struct World {
-    u32 host[HOSTS], wire[WIRES], rest;  // rest: links 3 bits, partings 2 x 6, then what may still happen: faults 2, touches 4, evictions 2
+    u32 host[HOSTS], wire[WIRES], rest;  // rest: links 3 bits, partings 2 x 6, then what may still happen: faults 2, touches 4, evictions 4, purges 4
     bool operator==(const World&) const = default;
     auto operator<=>(const World&) const = default;
     bool linked(u32 a, u32 b) const { return rest >> pair_of(a, b) & 1; }
@@ -90,8 +90,12 @@ struct World {
     void set_parting(u32 a, u32 b, Parting value) { set(3 + 2 * wire_of(a, b), 2, value); }
     u32 faults() const { return get(15, 2); }
     u32 touches() const { return get(17, 4); }
-    u32 evictions() const { return get(21, 2); }
-    void set_budget(u32 faults, u32 touches, u32 evictions) { set(15, 2, faults), set(17, 4, touches), set(21, 2, evictions); }
+    u32 evictions() const { return get(21, 4); }
+    u32 purges() const { return get(25, 4); }
+    void set_faults(u32 left) { set(15, 2, left); }
+    void set_touches(u32 left) { set(17, 4, left); }
+    void set_evictions(u32 left) { set(21, 4, left); }
+    void set_purges(u32 left) { set(25, 4, left); }
     u32 get(u32 at, u32 bits) const { return rest >> at & ((1u << bits) - 1); }
     void set(u32 at, u32 bits, u32 value) { rest = (rest & ~(((1u << bits) - 1) << at)) | value << at; }
 };
