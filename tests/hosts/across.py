@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from openshelf.space._cluster import Cluster as Parts
 
 from openshelf import Space
+from openshelf.space._cluster import Cluster as Parts
 from tests import processes
 from tests.hosts.cluster import Cluster
 from tests.processes import Peer, State
