@@ -62,11 +62,15 @@ def _aligned(array: Any) -> Any:
 class Units:
     """The units of one host in one epoch."""
 
-    def __init__(self, space: Space, home: int, epoch: int) -> None:
+    def __init__(self, worker: Worker, home: int, epoch: int) -> None:
         self.home, self.epoch = home, epoch
-        self.array = space[f"units {home} {epoch}"]
+        with worker.doing(LOOKING):
+            self.array = worker.space[f"units {home} {epoch}"]
         self.view = _aligned(self.array)
-        self.locks = [space.lock(f"lock {home} {unit} {epoch}") for unit in range(UNITS)]
+        self.locks = []
+        for unit in range(UNITS):
+            with worker.doing(LOOKING):
+                self.locks.append(worker.space.lock(f"lock {home} {unit} {epoch}", home=home))
 
 
 class Worker:
@@ -116,8 +120,7 @@ class Worker:
     def step(self, home: int) -> None:
         epoch = int(self.book.epochs[home])
         if home not in self.units or self.units[home].epoch != epoch:
-            with self.doing(LOOKING):
-                self.units[home] = Units(self.space, home, epoch)
+            self.units[home] = Units(self, home, epoch)
         units, unit = self.units[home], self.random.randrange(UNITS)
         lock = units.locks[unit]
         with self.doing(LOCKING, NOTICED_SECONDS + LOCK_SECONDS):

@@ -85,7 +85,7 @@ class Ledger:
         self.epochs[home] = -abs(int(self.epochs[home]))
 
     def lose(self, one: int) -> None:
-        """Before a host is cut, or it or its keeper is killed: what it and others have of each other may fall back."""
+        """Before a host is cut or killed: what it and others have of each other may fall back."""
         self.losses[:, one] += 1
         self.losses[one, :] += 1
 

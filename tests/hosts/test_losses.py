@@ -123,10 +123,11 @@ def test_copy_of_a_lost_hosts_bytes_is_gone_with_it(two: Cluster) -> None:
     other.call(_hold, "a")
     assert other.call(_values) == [7]  # and so has a copy
     two[0].kill(silent=True)
-    assert other.call(_call, "get", "")[1] == two[0].address  # now it is known to be lost
-    with pytest.raises(Died) as death:
-        other.call(_values)
-    assert death.value.code == -signal.SIGBUS
+    deadline = time.monotonic() + HANG_SECONDS
+    while _values_or_end(other) == [7]:
+        assert time.monotonic() < deadline, "the copy is still there"
+        time.sleep(0.05)
+    assert other.process.exitcode == -signal.SIGBUS
     check_last_words(other.text(), [two[0].address])
 
 
@@ -230,11 +231,11 @@ def test_killed_keeper_loses_nothing(two: Cluster) -> None:
         peer.call(_hold, "a")
     for value, victim in ((2, 0), (3, 1), (4, 0), (5, 1)):
         other.call(_fill, value)
-        assert two[victim].kill_keeper() == 1
+        assert two[victim].kill_keeper() >= 1
         start = time.monotonic()
         assert home.call(_values) == [value]
         assert time.monotonic() - start < HANG_SECONDS
-        assert two[1 - victim].kill_keeper() == 1
+        assert two[1 - victim].kill_keeper() >= 1
         assert other.call(_call, "get", "") is None
         assert other.call(_values) == [value]
 
@@ -256,7 +257,9 @@ def _bytes(state: State) -> int:
 
 def test_pins_of_a_killed_process_on_another_host_go(two: Cluster) -> None:
     home, other = _meet(two, 2)
-    empty = home.call(_bytes)
+    home.call(_put, "a", 1)
+    home.call(_delete, "a")
+    empty = home.call(_bytes)  # with what the space itself keeps for such a name
     home.call(_put, "a", 1)
     other.call(_hold, "a")
     home.call(_delete, "a")
