@@ -46,7 +46,9 @@ def stop(state: State) -> None:
     state.pop("server").stop()
 
 
-def call_on(place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, **other: int) -> _core.Remote:
+def call_on(
+    place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, **other: int
+) -> _core.Remote:
     host, base, reserve = place
     fields = {"own": 1, "hosts": 2, "base": base, "reserve": reserve, "hosts_hash": 0} | other
     return _core.Remote(host, 0, key, space, read_only=read_only, **fields)
@@ -114,8 +116,6 @@ def close(state: State) -> None:
 def started(home: Peer) -> Place:
     place: Place = home.call(serve)
     return place
-
-
 
 
 def serve_again(state: State, port: int, after: float) -> None:

@@ -232,7 +232,12 @@ def test_wrong_transfers_are_refused_and_harm_no_others(remote: _core.Remote) ->
         with pytest.raises(BadAddress):
             remote.put_bytes([address], buffer, 1000).wait()
     assert right.wait() and np.array_equal(out, data)
-    for addresses, size, row in (([], 10, 10), ([pin.address], 10, 9), ([pin.address] * 2, 10, 10), ([1] * 3, 1, 1 << 63)):
+    for addresses, size, row in (
+        ([], 10, 10),
+        ([pin.address], 10, 9),
+        ([pin.address] * 2, 10, 10),
+        ([1] * 3, 1, 1 << 63),
+    ):
         with pytest.raises(BadInput):
             remote.get_bytes(addresses, np.zeros(size, np.uint8), row)
     with pytest.raises((BufferError, ValueError)):
@@ -240,10 +245,14 @@ def test_wrong_transfers_are_refused_and_harm_no_others(remote: _core.Remote) ->
     assert np.array_equal(bytes_of(remote, pin), data)
 
 
-@pytest.mark.parametrize(("suffix", "top"), [("_i4", 2**31 - 1), ("_u4", 2**32 - 1), ("_i8", 2**63 - 1), ("_u8", 2**64 - 1)])
+@pytest.mark.parametrize(
+    ("suffix", "top"), [("_i4", 2**31 - 1), ("_u4", 2**32 - 1), ("_i8", 2**63 - 1), ("_u8", 2**64 - 1)]
+)
 def test_atomics_run_at_the_home(remote: _core.Remote, suffix: str, top: int) -> None:
     pin = make(remote, "words", 64)
-    load, store, add, exchange, cas = (getattr(_core, verb + suffix) for verb in ("load", "store", "add", "exchange", "cas"))
+    load, store, add, exchange, cas = (
+        getattr(_core, verb + suffix) for verb in ("load", "store", "add", "exchange", "cas")
+    )
     store(pin, 8, top)
     assert load(pin, 8) == top and load(pin, 0) == 0
     assert exchange(pin, 8, 5) == top
@@ -536,7 +545,9 @@ def test_restarted_host_has_lost_what_it_held(home: Path, place: Place, server: 
         assert found is not None and _core.load_u8(found, 0) == 0
 
 
-def test_process_cut_off_for_long_is_told_that_its_pins_are_gone(server: Peer, place: Place, remote: _core.Remote) -> None:
+def test_process_cut_off_for_long_is_told_that_its_pins_are_gone(
+    server: Peer, place: Place, remote: _core.Remote
+) -> None:
     port = int(place[0].rsplit(":", 1)[1])
     pin = make(remote, "it", 64)
     server.call(faraway.stop)
