@@ -58,15 +58,15 @@ int open_faults(Faults& how) {
     return -1;
 }
 
-bool read_fault(int fd, u64& address, bool& write) {
+bool read_fault(int fd, Touch& touch) {
     uffd_msg message;
     for (;;) {
         ssize_t got = read(fd, &message, sizeof message);
         if (got < 0 && errno == EINTR) continue;
         if (got != sizeof message) return false;
         if (message.event != UFFD_EVENT_PAGEFAULT) continue;
-        address = message.arg.pagefault.address;
-        write = message.arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP);
+        u64 flags = message.arg.pagefault.flags;
+        touch = {message.arg.pagefault.address, (flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0, (flags & UFFD_PAGEFAULT_FLAG_WP) != 0};
         return true;
     }
 }
@@ -85,6 +85,20 @@ int protect_pages(int fd, u64 start, u64 bytes, bool on) {
     range.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
     while (ioctl(fd, UFFDIO_WRITEPROTECT, &range))
         if (errno != EAGAIN && errno != EINTR) return errno;
+    return 0;
+}
+
+int copy_pages(int fd, u64 start, const char* from, u64 bytes) {
+    for (u64 done = 0; done < bytes;) {
+        uffdio_copy range{};
+        range.dst = start + done;
+        range.src = u64(from) + done;
+        range.len = bytes - done;
+        range.mode = UFFDIO_COPY_MODE_WP | UFFDIO_COPY_MODE_DONTWAKE;
+        if (ioctl(fd, UFFDIO_COPY, &range) == 0) break;
+        if (range.copy > 0) done += u64(range.copy);
+        else if (errno != EAGAIN && errno != EINTR) return errno;
+    }
     return 0;
 }
 

@@ -18,11 +18,13 @@ inline constexpr bool follows(Rule) { return true; }
 #endif
 
 int open_faults(Faults& how);            // the best this process may have; -1 and none if nothing
-bool read_fault(int fd, u64& address, bool& write);   // false: no more now
+struct Touch { u64 address; bool write, mapped; };      // mapped: it may read there, and wants to write
+bool read_fault(int fd, Touch& touch);   // false: no more now
 
 // 0 or the error; ESRCH: the process is gone. Interrupted and partial calls are gone on with.
 int register_faults(int fd, u64 start, u64 bytes);
 int protect_pages(int fd, u64 start, u64 bytes, bool on);        // off wakes who waits
+int copy_pages(int fd, u64 start, const char* from, u64 bytes);  // into a hole, not writable; wakes nobody
 int map_pages(int fd, u64 start, u64 bytes, bool writable);      // bytes that are in the file; wakes who waits
 int wake_faults(int fd, u64 start, u64 bytes);
 int poison_pages(int fd, u64 start, u64 bytes);                  // touches end in SIGBUS

@@ -392,7 +392,7 @@ void Keeper::run() {
     listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); });
     if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
     watch(local_, false);
-    u64 needed_ns = now_ns(), leaving_ns = 0;
+    u64 needed_ns = now_ns(), asked_ns = 0, leaving_ns = 0;
     bool waiting = false;
     for (;;) {
         u64 now = now_ns();
@@ -402,7 +402,10 @@ void Keeper::run() {
         waiting = false;
         now = now_ns();
         for (auto& [directory, opened] : spaces_) waiting |= opened->node->tick(now);
-        if (needed()) needed_ns = now;
+        if (now - asked_ns > 100 * MILLI) {
+            asked_ns = now;
+            if (needed()) needed_ns = now;
+        }
         if (options_.linger_s >= 0 && double(now - needed_ns) > options_.linger_s * 1e9) stopping_ = true;
         if (!stopping_) continue;
         if (!leaving_ns) {

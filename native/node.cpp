@@ -16,7 +16,7 @@ Node::Node(std::string name, std::shared_ptr<Space> space, std::vector<std::stri
     : name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
       base_(space_->header().base - self * space_->layout.reserve),
       segments_(space_->directory(), data_path(*space_), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
-      coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), outgoing_(UNIT_MAX), started_ns_(now_ns()) {
+      coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), started_ns_(now_ns()) {
     for (u32 host = 0; host < hosts_.size(); host++) links_[host].name = hosts_[host];
     struct statvfs room {};
     copies_limit_ = statvfs(space_->directory().c_str(), &room) == 0 ? room.f_blocks * room.f_frsize / 4 : 4 * GIB;
@@ -80,9 +80,8 @@ void Node::ready(int fd) {
 }
 
 void Node::faults_of(Process& process) {
-    u64 address;
-    bool write;
-    for (int count = 0; count < 64 && read_fault(process.faults, address, write); count++) touched(process, address, write);
+    Touch touch;
+    for (int count = 0; count < 64 && read_fault(process.faults, touch); count++) touched(process, touch);
 }
 
 bool Node::locate(u64 address, Place& place) const {
@@ -95,7 +94,9 @@ bool Node::locate(u64 address, Place& place) const {
     return unit == 0 || place.second < segments_.units(place.first);
 }
 
-void Node::touched(Process& process, u64 address, bool write) {
+void Node::touched(Process& process, const Touch& touch) {
+    const u64 address = touch.address;
+    const bool write = touch.write;
     Place place;
     if (!locate(address, place)) return log("a fault at an address of no segment");
     auto [home, unit] = place;
@@ -105,15 +106,15 @@ void Node::touched(Process& process, u64 address, bool write) {
         else process.strangers.emplace_back(home, address & ~(PAGE - 1));
         return;
     }
-    process.waiting[place] |= write;
+    process.waiting[place] |= !touch.mapped;
     if (home != self_ && !coherence_.may(home, unit, write)) links_[home].misses++;
     coherence_.want(home, unit, write);
 }
 
-void Node::resolve(Process& process, u32 home, u64 unit, bool write) {
+void Node::resolve(Process& process, u32 home, u64 unit, bool map, bool write) {
     if (process.faults < 0) return;
     u64 at = address_of(home, unit), bytes = segments_.unit_bytes(home);
-    int error = map_pages(process.faults, at, bytes, write);
+    int error = map ? map_pages(process.faults, at, bytes, write) : 0;
     if (error == EFAULT && home == self_) {  // own pages that nobody has touched yet
         try {
             segments_.provide(unit);
@@ -125,6 +126,7 @@ void Node::resolve(Process& process, u32 home, u64 unit, bool write) {
     }
     check(process, error);
     if (write) check(process, protect_pages(process.faults, at, bytes, false));
+    else if (!map) check(process, wake_faults(process.faults, at, bytes));
 }
 
 void Node::admit(u32 home, u64 unit, bool write) {
@@ -132,8 +134,9 @@ void Node::admit(u32 home, u64 unit, bool write) {
     for (auto& process : processes_) {
         auto found = process->waiting.find({home, unit});
         if (found == process->waiting.end()) continue;
+        bool map = found->second;
         process->waiting.erase(found);
-        resolve(*process, home, unit, write);
+        resolve(*process, home, unit, map, write);
         somebody = true;
     }
     if (somebody) holds_[{home, unit}] = now_ns() + HOLD_NS;
@@ -170,6 +173,18 @@ void Node::protect(u32 home, u64 unit) {
 }
 
 void Node::fill(u32 home, u64 unit) {
+    // Where one process waits for a copy, the bytes go straight into its view, not yet writable: the word comes first.
+    if (home != self_) {
+        u32 waiting = 0;
+        Process* one = nullptr;
+        for (auto& process : processes_)
+            if (auto found = process->waiting.find({home, unit}); found != process->waiting.end()) waiting++, one = process.get();
+        if (waiting == 1 && copy_pages(one->faults, address_of(home, unit), payload_.data(), segments_.unit_bytes(home)) == 0) {
+            one->waiting[{home, unit}] = false;
+            copies_.push_back({home, unit});
+            return segments_.filled(home);
+        }
+    }
     try {
         segments_.fill(home, unit, payload_.data());
     } catch (const Error& full) {
@@ -221,7 +236,7 @@ void Node::arrived(u32 home, u64 unit, bool write, bool good) {
         prefetch->flying--;
         prefetch->good &= good;
         for (auto& process : processes_)
-            if (good && process->socket == prefetch->socket) resolve(*process, home, unit, write);
+            if (good && process->socket == prefetch->socket) resolve(*process, home, unit, true, write);
         if (!prefetch->flying && (prefetch->next == prefetch->end || !prefetch->good)) prefetched(prefetch->socket, prefetch->id, prefetch->good);
         else advance(prefetch);
     }

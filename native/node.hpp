@@ -34,7 +34,7 @@ struct Sync {                              // first on every connection, both wa
 struct Process {                           // of this host, attached
     int socket = -1, faults = -1;          // the keeper itself has no socket
     u64 pid = 0;
-    std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit)
+    std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
 };
 
@@ -42,7 +42,7 @@ struct Link {                              // to another host's keeper
     std::string name;
     std::unique_ptr<Wire> wire;
     bool met = false, synced = false;      // met: heard of since this keeper lives; synced: its Sync is here
-    bool purged = false;
+    bool purged = false, writing = false;  // writing: epoll is told to say when there is room
     bool faults = true;
     u64 heard_ns = 0, leased_ns = 0, pinged_ns = 0;
     u64 round_trip_ns = 0;
@@ -120,8 +120,9 @@ private:
     void drop_link(u32 host, const std::string& why);
     bool locate(u64 address, Place& place) const;
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
-    void touched(Process& process, u64 address, bool write);
-    void resolve(Process& process, u32 home, u64 unit, bool write);
+    void touched(Process& process, const Touch& touch);
+    void resolve(Process& process, u32 home, u64 unit, bool map, bool write);
+    void want_output(Link& link, bool want);
     void check(Process& process, int error);
     void register_own(u64 unit);
     int register_granule(Process& process, u64 granule);
@@ -142,7 +143,7 @@ private:
     std::vector<Link> links_;
     std::vector<std::unique_ptr<Process>> processes_;   // [0]: the keeper itself
     std::set<u64> registered_;             // granules of the own segment
-    std::vector<char> payload_, outgoing_; // bytes of the message being received, being sent
+    std::vector<char> payload_;            // bytes of the message being received
     std::map<Place, u64> holds_;           // until when
     std::map<Place, std::deque<Held>> waiting_;
     std::multimap<Place, std::shared_ptr<Prefetch>> prefetches_;

@@ -18,8 +18,14 @@ void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
     link.purged = false;
     const UnitsHead& head = segments_.head();
     Sync sync{head.incarnation, head.given[host], head.unit[self_], links_[self_].faults};
+    link.writing = true;
     watch(link.wire->fd(), true);
     link.wire->queue(frame_sync, 0, {reinterpret_cast<const char*>(&sync), sizeof sync});
+}
+
+void Node::want_output(Link& link, bool want) {
+    if (link.writing != want) watch(link.wire->fd(), want);
+    link.writing = want;
 }
 
 void Node::drop_link(u32 host, const std::string& why) {
@@ -66,8 +72,7 @@ void Node::frames_of(u32 host) {
     Link& link = links_[host];
     if (!link.wire) return;
     try {
-        if (!link.wire->flush()) watch(link.wire->fd(), true);
-        else watch(link.wire->fd(), false);
+        want_output(link, !link.wire->flush());
         for (int rounds = 0; rounds < 16 && link.wire->fill(); rounds++) {
             link.heard_ns = now_ns();
             while (const FrameHead* peeked = link.wire->peek()) {
@@ -92,7 +97,7 @@ void Node::frames_of(u32 host) {
                 }
             }
         }
-        if (!link.wire->flush()) watch(link.wire->fd(), true);
+        want_output(link, !link.wire->flush());
     } catch (const Error& error) {
         drop_link(host, error.what());
     }
@@ -128,16 +133,15 @@ void Node::receive(u32 from, Notice message, u64 unit, u32 flags) {
 void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
     Link& link = links_[host];
     if (!link.wire || (broken_ & 1u << host)) return;  // the end of the connection is on its way to the protocol
-    std::span<char> bytes;
+    std::span<const char> bytes;
     if (source != Source::none) {
         u32 home = source == Source::own || source == Source::shadow ? self_ : host;
-        bytes = {outgoing_.data(), segments_.unit_bytes(home)};
-        segments_.read(source, home, unit, slot, bytes.data());
+        bytes = {segments_.bytes(source, home, unit, slot), segments_.unit_bytes(home)};
     }
     try {
         link.wire->queue(u16(u16(frame_message) + u16(message)), pack(unit, flags), bytes);
         link.bytes_out += bytes.size();
-        if (!link.wire->flush()) watch(link.wire->fd(), true);
+        want_output(link, !link.wire->flush());
     } catch (const Error&) {
         broken_ |= 1u << host;
     }
@@ -171,7 +175,7 @@ bool Node::tick(u64 now) {
             link.pinged_ns = now;
             try {
                 link.wire->queue(frame_ping, now);
-                if (!link.wire->flush()) watch(link.wire->fd(), true);
+                want_output(link, !link.wire->flush());
             } catch (const Error& error) { drop_link(host, error.what()); }
         }
         if (link.met && !link.purged && now - link.leased_ns > LEASE_NS) {

@@ -167,7 +167,14 @@ void Proxies::tick() {
         u64 next = clear_at_ ? clear_at_ : ~0ull;
         auto ended = places_.end();
         for (auto place = places_.begin(); place != places_.end(); ++place) {
-            if (place->second.connections || place->second.leaving) continue;
+            if (place->second.leaving) continue;
+            if (place->second.connections) {
+                // A process that lets go of things and then is quiet would keep them: here nobody waits for a larger batch.
+                try {
+                    place->second.proxy->space->tidy();
+                } catch (const Error&) {}
+                continue;
+            }
             if (now >= place->second.until) ended = place;
             else next = std::min(next, place->second.until);
         }

@@ -24,19 +24,6 @@ static int open_sized(const std::string& path, u64 bytes) {
     return fd;
 }
 
-static void read_all(int fd, char* into, u64 bytes, u64 at) {
-    while (bytes) {
-        ssize_t got = pread(fd, into, bytes, off_t(at));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) fail_os("reading a segment", errno);
-        if (got == 0) {  // beyond the end: what was never there is zero
-            std::memset(into, 0, bytes);
-            return;
-        }
-        into += got, at += u64(got), bytes -= u64(got);
-    }
-}
-
 static void write_all(int fd, const char* from, u64 bytes, u64 at) {
     while (bytes) {
         ssize_t put = pwrite(fd, from, bytes, off_t(at));
@@ -52,8 +39,8 @@ static void punch_file(int fd, u64 at, u64 bytes) {
 }
 
 Segments::Segments(const std::string& directory, const std::string& data_path, u32 self, u32 hosts, u64 segment_bytes, u32 unit)
-    : self_(self), hosts_(hosts), segment_bytes_(segment_bytes), caches_(hosts, -1), committed_(units_bytes(hosts) / PAGE),
-      slot_used_(SLOTS), buffer_(UNIT_MAX) {
+    : self_(self), hosts_(hosts), segment_bytes_(segment_bytes), caches_(hosts, -1), copies_(hosts, nullptr),
+      committed_(units_bytes(hosts) / PAGE), slot_used_(SLOTS) {
     units_ = open_sized(directory + "/units", units_bytes(hosts));
     data_ = ::open(data_path.c_str(), O_RDWR | O_CLOEXEC);
     if (data_ < 0) fail_os("opening " + data_path, errno);
@@ -61,6 +48,9 @@ Segments::Segments(const std::string& directory, const std::string& data_path, u
     escrow_ = open_sized(directory + "/escrow", SLOTS * UNIT_MAX);
     for (u32 host = 0; host < hosts; host++)
         if (host != self) caches_[host] = open_sized(cache_path(directory, host), segment_bytes);
+    for (u32 host = 0; host < hosts; host++) copies_[host] = map(file(host), segment_bytes);
+    shadow_bytes_ = map(shadow_, segment_bytes);
+    escrow_bytes_ = map(escrow_, SLOTS * UNIT_MAX);
     if (int error = allocate_file(units_, 0, PAGE)) fail_os("no memory for the state of units", error);
     map_ = static_cast<char*>(mmap(nullptr, units_bytes(hosts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, units_, 0));
     if (map_ == MAP_FAILED) fail_os("mapping the state of units", errno);
@@ -83,6 +73,9 @@ Segments::Segments(const std::string& directory, const std::string& data_path, u
 
 Segments::~Segments() {
     if (map_ && map_ != MAP_FAILED) munmap(map_, units_bytes(hosts_));
+    for (const char* copy : copies_) munmap(const_cast<char*>(copy), segment_bytes_);
+    munmap(const_cast<char*>(shadow_bytes_), segment_bytes_);
+    munmap(const_cast<char*>(escrow_bytes_), SLOTS * UNIT_MAX);
     for (int fd : caches_)
         if (fd >= 0) close(fd);
     for (int fd : {units_, data_, shadow_, escrow_})
@@ -111,10 +104,15 @@ void Segments::each_word(u32 home, const std::function<void(u64, u64)>& show) co
     }
 }
 
-void Segments::read(Source source, u32 home, u64 unit, u32 slot, char* into) const {
-    u64 bytes = unit_bytes(home);
-    if (source == Source::slot) read_all(escrow_, into, bytes, slot * UNIT_MAX);
-    else read_all(source == Source::shadow ? shadow_ : file(home), into, bytes, unit * bytes);
+const char* Segments::map(int fd, u64 bytes) {
+    void* at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) fail_os("mapping a segment", errno);
+    return static_cast<const char*>(at);
+}
+
+const char* Segments::bytes(Source source, u32 home, u64 unit, u32 slot) const {
+    if (source == Source::slot) return escrow_bytes_ + slot * UNIT_MAX;
+    return (source == Source::shadow ? shadow_bytes_ : copies_[home]) + unit * unit_bytes(home);
 }
 
 void Segments::fill(u32 home, u64 unit, const char* bytes) {
@@ -137,19 +135,14 @@ void Segments::provide(u64 unit) {
     if (int error = bytes ? allocate_file(data_, unit * size, bytes) : ENXIO) fail_os("no memory for a unit", error);
 }
 
-void Segments::copy(int from, u64 from_at, int to, u64 to_at, u64 bytes) {
-    read_all(from, buffer_.data(), bytes, from_at);
-    write_all(to, buffer_.data(), bytes, to_at);
-}
-
 void Segments::save(u64 unit) {
     u64 size = unit_bytes(self_);
-    copy(data_, unit * size, shadow_, unit * size, size);
+    write_all(shadow_, bytes(Source::own, self_, unit, 0), size, unit * size);
 }
 
 void Segments::restore(u64 unit) {
     u64 size = unit_bytes(self_);
-    copy(shadow_, unit * size, data_, unit * size, size);
+    write_all(data_, bytes(Source::shadow, self_, unit, 0), size, unit * size);
 }
 
 void Segments::drop_shadow(u64 unit) {
@@ -162,7 +155,7 @@ bool Segments::take_slot(u32 home, u64 unit, u32& slot) {
     if (found == slot_used_.end()) return false;
     slot = u32(found - slot_used_.begin());
     u64 size = unit_bytes(home);
-    copy(caches_[home], unit * size, escrow_, slot * UNIT_MAX, size);
+    write_all(escrow_, bytes(Source::copy, home, unit, 0), size, slot * UNIT_MAX);
     slot_used_[slot] = true;
     return true;
 }

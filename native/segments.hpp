@@ -46,8 +46,9 @@ public:
     void set_word(u32 home, u64 unit, u64 value);
     void each_word(u32 home, const std::function<void(u64, u64)>& show) const;
 
-    void read(Source source, u32 home, u64 unit, u32 slot, char* into) const;
+    const char* bytes(Source source, u32 home, u64 unit, u32 slot) const;   // to be read at once, by the agent
     void fill(u32 home, u64 unit, const char* bytes);
+    void filled(u32 home) { copied_ += unit_bytes(home); }                  // by others
     void punch(u32 home, u64 unit);
     void provide(u64 unit);                   // memory for an own unit that was never touched
     void save(u64 unit);
@@ -64,16 +65,18 @@ public:
 private:
     u64* words(u32 home) const { return reinterpret_cast<u64*>(map_ + PAGE) + home * WORDS; }
     int file(u32 home) const { return home == self_ ? data_ : caches_[home]; }
-    void copy(int from, u64 from_at, int to, u64 to_at, u64 bytes);
+    static const char* map(int fd, u64 bytes);
 
     u32 self_, hosts_;
     u64 segment_bytes_, copied_ = 0;
     int units_ = -1, data_ = -1, shadow_ = -1, escrow_ = -1;
     std::vector<int> caches_;
+    // Second mappings of the files, never registered for faults: what the agent reads through.
+    std::vector<const char*> copies_;         // [self]: data
+    const char *shadow_bytes_ = nullptr, *escrow_bytes_ = nullptr;
     char* map_ = nullptr;
     std::vector<bool> committed_;             // pages of the words
     std::vector<bool> slot_used_;
-    std::vector<char> buffer_;
 };
 
 }  // namespace osf

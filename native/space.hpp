@@ -121,6 +121,7 @@ public:
     // The whole
     void grow(u64 bytes);
     void collect();          // frees what nobody holds, dead processes' things included
+    void tidy();             // frees what this member let go of and keeps for a larger batch, if nobody else is freeing
     Audit audit();
     Stats stats() const;
     void check_usable() const {

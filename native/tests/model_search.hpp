@@ -13,6 +13,7 @@ struct Report {
     std::string violation;  // empty: none
     std::vector<std::string> path;
     size_t worlds = 0, events = 0, hosts = 0, wires = 0, depth = 0;
+    u32 received = 0;  // which kinds of messages
     bool complete = false;
 };
 
@@ -28,20 +29,23 @@ public:
             meet();
             first_.set_faults(bounds_.faults), first_.set_purges(bounds_.purges);
             first_.set_touches(bounds_.touches), first_.set_evictions(bounds_.evictions);
-            find(canonical(first_), 0);
+            first_ = canonical(first_);
+            find(first_, hash_bytes(&first_, sizeof first_, 1), 0);
             explore(report);
             find_endless(report);
         } catch (const Violation& violation) {
             report.violation = violation.what;
         }
-        report.worlds = worlds_;
+        report.worlds = worlds_, report.received = universe_.received;
         report.hosts = universe_.hosts.size(), report.wires = universe_.wires.size();
         return report;
     }
 
 private:
     struct Node { World world; u32 parent, calm; };
+    struct Next { Event event; World world; u64 hash; };
     static constexpr u32 CHUNK = 1 << 16, NOWHERE = ~0u;
+    static constexpr u64 EMPTY = ~0ull;
 
     Node& node(u32 number) { return chunks_[number / CHUNK][number % CHUNK]; }
 
@@ -58,19 +62,26 @@ private:
             if (at == level_ends) report.depth++, level_ends = u32(worlds_);
             const World world = node(at).world;
             u32 calm = NOWHERE, calm_rank = NOWHERE;
+            next_.clear();
             try {
                 events_.each(world, [&](const Event& event, const World& after) {
-                    report.events++;
-                    u32 number = find(canonical(after), at);
-                    if (calms(event.kind) && event.killed_after == ALL_CALLS && event.kind < calm_rank && settles(world, event)) {
-                        calm = number, calm_rank = event.kind;
-                    }
-                    if (number + 1 == worlds_ && !checked_) events_.check(after);
+                    World same = canonical(after);
+                    u64 hash = hash_bytes(&same, sizeof same, 1);
+                    __builtin_prefetch(&table_[hash & (table_.size() - 1)]);
+                    next_.push_back({event, same, hash});
                 });
-            } catch (const Violation&) {
-                report.path = path_to(at);
+                for (const Next& next : next_) {
+                    size_t known = worlds_;
+                    u32 number = find(next.world, next.hash, at);
+                    if (number == known) events_.check(next.world);
+                    if (next.event.killed_after == ALL_CALLS && next.event.kind < calm_rank && settles(world, next.event))
+                        calm = number, calm_rank = next.event.kind;
+                }
+            } catch (Violation& violation) {
+                report.path = path_to(at, violation);
                 throw;
             }
+            report.events += next_.size();
             node(at).calm = calm;
         }
         report.complete = expanded_ == worlds_;
@@ -83,14 +94,15 @@ private:
             u32 i = at;
             while (i < expanded_ && !colour[i] && node(i).calm != NOWHERE) colour[i] = 1, i = node(i).calm;
             if (i < expanded_ && colour[i] == 1) {
-                report.path = path_to(at);
-                throw Violation{"messages go round for ever"};
+                Violation violation{"messages go round for ever"};
+                report.path = path_to(at, violation);
+                throw violation;
             }
             for (u32 j = at; j < expanded_ && colour[j] == 1; j = node(j).calm) colour[j] = 2;
         }
     }
     bool settles(const World& world, const Event& event) const {  // a lost host is declared so where it has to be
-        return event.kind != e_lost || universe_.facts(world.host[event.peer]).life == dead || world.parting(event.peer, event.host) == parted;
+        return calms(event.kind) && (event.kind != e_lost || universe_.facts(world.host[event.peer]).life == dead || world.parting(event.peer, event.host) == parted);
     }
 
     World canonical(const World& w) {
@@ -109,31 +121,28 @@ private:
         return std::min(w, other);
     }
 
-    u32 find(const World& w, u32 parent) {
+    u32 find(const World& w, u64 hash, u32 parent) {
         if (worlds_ * 3 >= table_.size() * 2) grow();
-        checked_ = true;
-        size_t i = hash(w) & (table_.size() - 1);
-        for (; table_[i] != NOWHERE; i = (i + 1) & (table_.size() - 1))
-            if (node(table_[i]).world == w) return table_[i];
-        checked_ = false;
+        size_t i = hash & (table_.size() - 1);
+        for (; table_[i] != EMPTY; i = (i + 1) & (table_.size() - 1))
+            if (table_[i] >> 32 == hash >> 32 && node(u32(table_[i])).world == w) return u32(table_[i]);
         if (worlds_ % CHUNK == 0) chunks_.push_back(std::make_unique<Node[]>(CHUNK));
-        table_[i] = u32(worlds_++);
-        node(table_[i]) = {w, parent, NOWHERE};
-        return table_[i];
+        node(u32(worlds_)) = {w, parent, NOWHERE};
+        table_[i] = hash >> 32 << 32 | worlds_;
+        return u32(worlds_++);
     }
     void grow() {
-        std::vector<u32>(table_.size() * 2, NOWHERE).swap(table_);
+        std::vector<u64>(table_.size() * 2, EMPTY).swap(table_);
         for (u32 number = 0; number < worlds_; number++) {
-            size_t i = hash(node(number).world) & (table_.size() - 1);
-            while (table_[i] != NOWHERE) i = (i + 1) & (table_.size() - 1);
-            table_[i] = number;
+            u64 hash = hash_bytes(&node(number).world, sizeof(World), 1);
+            size_t i = hash & (table_.size() - 1);
+            while (table_[i] != EMPTY) i = (i + 1) & (table_.size() - 1);
+            table_[i] = hash >> 32 << 32 | number;
         }
     }
-    static u64 hash(const World& w) { return hash_bytes(&w, sizeof w, 1) >> 8; }
 
-    // The events from the first world, and the one that was being applied.
-    std::vector<std::string> path_to(u32 number) {
-        Event last = events_.last;
+    // The events from the first world to this one, and one more if it violates something: then that is told.
+    std::vector<std::string> path_to(u32 number, Violation& violation) {
         std::vector<u32> chain;
         for (u32 at = number; at; at = node(at).parent) chain.push_back(at);
         std::vector<std::string> path;
@@ -154,10 +163,10 @@ private:
         }
         try {
             events_.each(real, [&](const Event&, const World& after) { events_.check(after); });
-        } catch (const Violation&) {
-            last = events_.last;
+        } catch (const Violation& first) {
+            violation = first;
+            path.push_back(name_of(events_.last, universe_, real));
         }
-        path.push_back(name_of(last, universe_, real));
         return path;
     }
 
@@ -167,10 +176,10 @@ private:
     Events events_;
     World first_{};
     std::vector<std::unique_ptr<Node[]>> chunks_;
-    std::vector<u32> table_ = std::vector<u32>(1 << 16, NOWHERE);
+    std::vector<u64> table_ = std::vector<u64>(1 << 16, EMPTY);  // upper half of the hash, number of the world
+    std::vector<Next> next_;
     size_t worlds_ = 0;
     u32 expanded_ = 0;
-    bool checked_ = false;  // the world found last was known
 };
 
 }  // namespace osf::model

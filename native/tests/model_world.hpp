@@ -107,6 +107,7 @@ public:
     const Shape shape;
     const Fault fault;
     Interned hosts, wires;
+    u32 received = 0;  // kinds of messages, as bits
 
     u32 add(const Actor& actor) {
         static constexpr u32 same[HOSTS] = {0, 1, 2};
@@ -122,7 +123,6 @@ public:
     }
     const Facts& facts(u32 host) const { return facts_[host]; }
     u8 fresh_on(u32 wire) const { return wire_fresh_[wire]; }
-    u32 actions() const { return u32(outcomes_.size()); }
 
     const Outcome& act(u32& host, Action action, u32 peer, u32 argument, u32 limit) {
         u64 key = u64(host) << 32 | u64(action) << 28 | u64(peer) << 24 | u64(limit) << 16 | argument;
@@ -130,6 +130,7 @@ public:
             host = u32(*known);
             return outcomes_[*known >> 32];
         }
+        if (action == a_receive) received |= 1u << kind_of(u16(argument));
         Actor actor(shape, fault, hosts[host]);
         Outcome outcome;
         try {
