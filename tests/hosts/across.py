@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -41,25 +40,42 @@ def redirect(state: State, url: str) -> None:
     """In a process of its own: for good."""
     Space.open = staticmethod(_opened(url))  # type: ignore[method-assign]
     Parts._anywhere = _elsewhere  # type: ignore[method-assign]
+    Parts.audit = _audit_without_claims  # type: ignore[method-assign]
 
 
 def _enter(state: State, url: str, room: str) -> None:
-    state["held"] = _open(url, contribute=room)
+    state["space"] = _open(url, contribute=room)
+    for number in range(200):  # the space keeps a lock for each of 64 kinds of names: made now, they change no figures
+        state["space"].put(f"name {number}", b"x")
+        state["space"].delete(f"name {number}")
+
+
+def _clear(state: State) -> bool:
+    """Whether the space is as it was at first, once all names are gone."""
+    space: Space = state["space"]
+    for name in space:
+        space.delete(name)
+    return not any(_audit_without_claims(space._native).values())  # type: ignore[arg-type]
+
+
+_audit = Parts.audit
+
+
+def _audit_without_claims(parts: Parts) -> dict[str, int]:
+    """What a check counts, without the locks that a space over several hosts keeps for itself."""
+    own = parts.list("\x02")
+    found = _audit(parts)
+    return {**found, "arrays": found["arrays"] - len(own), "bytes": found["bytes"] - sum(entry[1] for entry in own)}
 
 
 class Across:
-    """Two hosts on loopback and this process on the second of them."""
+    """Two hosts on loopback; this process is on the second of them while `applied`."""
 
-    def __init__(self, cluster: Cluster, patch: pytest.MonkeyPatch, name: str) -> None:
-        self.cluster, self._turn = cluster, itertools.count()
-        self.url = cluster[1].url(name)
-        patch.setenv("OPENSHELF_DIR", str(cluster[1].directory))
-        patch.setenv("OPENSHELF_HOSTS", str(cluster.file))
-        patch.setattr(Space, "open", staticmethod(_opened(self.url)))
-        patch.setattr(Parts, "_anywhere", _elsewhere)
-        patch.setattr(processes, "Peer", self.peer)
-        self._resident = cluster[0].peer()  # somebody who has opened it on host 0, for as long as the test
-        self._resident.call(_enter, cluster[0].url(name), ROOM)
+    def __init__(self, name: str) -> None:
+        self.cluster, self._turn = Cluster(2), itertools.count()
+        self.url = self.cluster[1].url(name)
+        self._resident = self.cluster[0].peer()  # somebody on host 0 who has it open all the time
+        self._resident.call(_enter, self.cluster[0].url(name), ROOM)
 
     def peer(self, method: str = "spawn") -> Peer:
         """What Peer is called for here."""
@@ -70,15 +86,24 @@ class Across:
         made.call(redirect, host.url(self.url.rsplit("/", 1)[1]))
         return made
 
+    @contextlib.contextmanager
+    def applied(self, *modules: ModuleType) -> Iterator[Across]:
+        """`modules` get processes on these hosts where they ask for a Peer."""
+        self._turn = itertools.count()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OPENSHELF_DIR", str(self.cluster[1].directory))
+            patch.setenv("OPENSHELF_HOSTS", str(self.cluster.file))
+            patch.setattr(Space, "open", staticmethod(_opened(self.url)))
+            patch.setattr(Parts, "_anywhere", _elsewhere)
+            patch.setattr(Parts, "audit", _audit_without_claims)
+            for module in (processes, *modules):
+                if hasattr(module, "Peer"):
+                    patch.setattr(module, "Peer", self.peer)
+            yield self
 
-@contextlib.contextmanager
-def across(name: str, *modules: ModuleType) -> Iterator[Across]:
-    """Two hosts; `modules` get other processes where they ask for a Peer."""
-    before = dict(os.environ)
-    with pytest.MonkeyPatch.context() as patch, Cluster(2) as cluster:
-        made = Across(cluster, patch, name)
-        for module in modules:
-            if hasattr(module, "Peer"):
-                patch.setattr(module, "Peer", made.peer)
-        yield made
-    assert dict(os.environ) == before
+    def clear(self) -> bool:
+        """Whether the next test can have it."""
+        return bool(self._resident.call(_clear))
+
+    def close(self) -> None:
+        self.cluster.close()

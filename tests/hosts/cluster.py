@@ -157,8 +157,8 @@ class Cluster:
         self.directory = _PLACE / f"{_PREFIX}{os.getpid()}-{_born(os.getpid())}-{self.number}"
         self.directory.mkdir(mode=0o700)
         # A base of its own for each: views that a failed test keeps alive block no other.
-        room = (_LAST_BASE - _FIRST_BASE) // (32 * RESERVE)
-        self.base = _FIRST_BASE + (self.number % room) * 32 * RESERVE
+        room = (_LAST_BASE - _FIRST_BASE) // (count * RESERVE)
+        self.base = _FIRST_BASE + (self.number % room) * count * RESERVE
         self.key = secrets.token_hex(32)
         self.file = self.directory / "hosts.yaml"
         if network:

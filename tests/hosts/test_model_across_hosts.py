@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize
 
 from openshelf import Space
-from tests.hosts.across import across
+from tests.hosts.across import Across
 from tests.processes import Peer
 from tests.space import model_worker, shelf
 from tests.space.test_model import WORKERS, ManyProcesses
@@ -23,7 +23,8 @@ class ManyHosts(ManyProcesses):
     @initialize()
     def begin(self) -> None:
         self.stack = contextlib.ExitStack()
-        self.hosts = self.stack.enter_context(across("model"))
+        self.hosts = self.stack.enter_context(contextlib.closing(Across("model")))
+        self.stack.enter_context(self.hosts.applied())
         self.path = "model"
         self.space = Space.open("model", contribute="16MiB")
         self.model, self.views, self.keys = {}, [{} for _ in range(WORKERS)], 0
