@@ -48,6 +48,7 @@ def _enter(state: State, url: str, room: str) -> None:
     for number in range(200):  # the space keeps a lock for each of 64 kinds of names: made now, they change no figures
         state["space"].put(f"name {number}", b"x")
         state["space"].delete(f"name {number}")
+    state["space"].check()  # lets go of what it has just held
 
 
 def _clear(state: State) -> bool:
