@@ -398,6 +398,7 @@ void Attachment::space_gone() {
 bool Attachment::explain(u64 address, char* text, size_t room) const {
     if (address < base_ || address >= base_ + options_.hosts.size() * reserve_) return false;
     u32 at = host_of(address);
+    if (at == options_.self) return std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str()), true;
     std::snprintf(text, room, "openshelf: host %s is lost, and with it the bytes at %#llx (its segment of space '%s': %#llx to %#llx). A touch cannot be an "
                   "exception: this process ends. Where that matters, use space.get() or array.prefetch().wait() first.\n",
                   options_.hosts[at].c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),

@@ -50,7 +50,8 @@ struct Medium {
     virtual u64 word(u32 home, u64 unit) = 0;
     virtual void set_word(u32 home, u64 unit, u64 value) = 0;
     virtual void each_word(u32 home, const std::function<void(u64 unit, u64 word)>& show) = 0;  // those that are not zero
-    // After a kill: units that this host does not hold by their words have no bytes here, and no shadow unless lent.
+    // After a kill: units that this host does not hold by their words have no bytes here, and no shadow unless lent;
+    // slots that no word names are free.
     virtual void tidy(u32 home) = 0;
     virtual void protect(u32 home, u64 unit) = 0;          // afterwards no local process can write it without a fault
     virtual void punch(u32 home, u64 unit) = 0;            // afterwards every local touch faults

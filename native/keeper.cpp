@@ -204,7 +204,7 @@ void Keeper::unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
 void Keeper::accept_process() {
     for (;;) {
-        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC);
+        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         ucred who{};
         socklen_t size = sizeof who;
@@ -222,7 +222,7 @@ void Keeper::accept_process() {
 void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
     try {
         send_note(socket, {note_answer, good, id, 0, 0, 0}, text.substr(0, NOTE_MAX));
-    } catch (const Error&) {}  // it is gone: its end is read soon
+    } catch (const Error&) {}  // it is gone, and its end is read soon; or stopped with a full socket: the agent waits for nobody
 }
 
 void Keeper::part(int socket) {

@@ -23,7 +23,7 @@ Node::Node(std::string name, std::shared_ptr<Space> space, std::vector<std::stri
     segments_.each_word(self_, [&](u64 at, u64) { registered_.insert(at * segments_.unit_bytes(self_) / GRANULE); });
     for (u32 host = 0; host < hosts_.size(); host++)
         if (host != self_)
-            segments_.each_word(host, [&](u64 at, u64) { copies_.push_back({host, at}); });
+            segments_.each_word(host, [&](u64 at, u64) { note_copy(host, at); });
     auto keeper = std::make_unique<Process>();
     Faults how;
     keeper->faults = open_faults(how);
@@ -38,9 +38,8 @@ void Node::begin() {
     if (processes_[0]->faults >= 0) watch(processes_[0]->faults, false);
 }
 
-Node::~Node() {
-    for (auto& process : processes_)
-        if (process->faults >= 0) close(process->faults);
+Process::~Process() {
+    if (faults >= 0) close(faults);
 }
 
 // Local processes
@@ -59,11 +58,9 @@ void Node::attach(std::unique_ptr<Process> process) {
 void Node::detach(int socket) {
     auto found = std::find_if(processes_.begin() + 1, processes_.end(), [&](auto& process) { return process->socket == socket; });
     if (found == processes_.end()) return;
-    if ((*found)->faults >= 0) {
-        unwatch((*found)->faults);
-        close((*found)->faults);
-    }
+    if ((*found)->faults >= 0) unwatch((*found)->faults);
     processes_.erase(found);
+    std::erase_if(prefetches_, [&](auto& one) { return one.second->socket == socket; });
 }
 
 // A process whose memory is gone needs nothing; its socket's end is told to the keeper by the kernel soon after.
@@ -81,7 +78,14 @@ void Node::ready(int fd) {
 
 void Node::faults_of(Process& process) {
     Touch touch;
-    for (int count = 0; count < 64 && read_fault(process.faults, touch); count++) touched(process, touch);
+    for (int count = 0; count < 64 && read_fault(process.faults, touch); count++) {
+        try {
+            touched(process, touch);
+        } catch (const Error& error) {  // no memory for a word, say: the touch is made again, and may find some
+            log(error.what());
+            wake_faults(process.faults, touch.address & ~(PAGE - 1), PAGE);
+        }
+    }
 }
 
 bool Node::locate(u64 address, Place& place) const {
@@ -181,7 +185,7 @@ void Node::fill(u32 home, u64 unit) {
             if (auto found = process->waiting.find({home, unit}); found != process->waiting.end()) waiting++, one = process.get();
         if (waiting == 1 && copy_pages(one->faults, address_of(home, unit), payload_.data(), segments_.unit_bytes(home)) == 0) {
             one->waiting[{home, unit}] = false;
-            copies_.push_back({home, unit});
+            note_copy(home, unit);
             return segments_.filled(home);
         }
     }
@@ -193,14 +197,19 @@ void Node::fill(u32 home, u64 unit) {
         make_room();
         segments_.fill(home, unit, payload_.data());
     }
-    if (home != self_) copies_.push_back({home, unit});
+    if (home != self_) note_copy(home, unit);
+}
+
+void Node::note_copy(u32 home, u64 unit) {
+    if (in_copies_.insert({home, unit}).second) copies_.push_back({home, unit});
 }
 
 void Node::make_room() {
     for (size_t tries = copies_.size(); tries && segments_.copied_bytes() > copies_limit_; tries--) {
         auto [home, unit] = copies_.front();
         copies_.pop_front();
-        if (!coherence_.evict(home, unit)) copies_.push_back({home, unit});
+        in_copies_.erase({home, unit});
+        if (!coherence_.evict(home, unit)) note_copy(home, unit);
     }
 }
 

@@ -32,6 +32,10 @@ struct Sync {                              // first on every connection, both wa
 };
 
 struct Process {                           // of this host, attached
+    Process() = default;
+    ~Process();                            // closes faults
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
     int socket = -1, faults = -1;          // the keeper itself has no socket
     u64 pid = 0;
     std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
@@ -52,7 +56,6 @@ struct Link {                              // to another host's keeper
 class Node : public Medium {
 public:
     Node(std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
-    ~Node() override;
 
     const std::string& name() const { return name_; }
     const std::shared_ptr<Space>& space() const { return space_; }
@@ -131,6 +134,7 @@ private:
     void synced(u32 host, const Sync& sync);
     void advance(const std::shared_ptr<Prefetch>& prefetch);
     void arrived(u32 home, u64 unit, bool write, bool good);
+    void note_copy(u32 home, u64 unit);
     void make_room();
 
     std::string name_;
@@ -147,7 +151,8 @@ private:
     std::map<Place, u64> holds_;           // until when
     std::map<Place, std::deque<Held>> waiting_;
     std::multimap<Place, std::shared_ptr<Prefetch>> prefetches_;
-    std::deque<Place> copies_;             // in order of arrival, to evict from
+    std::deque<Place> copies_;             // in order of arrival, to evict from; each once
+    std::set<Place> in_copies_;
     u64 copies_limit_ = 0;
     u64 started_ns_;
     std::atomic<u32> connected_{0};

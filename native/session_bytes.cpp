@@ -6,22 +6,28 @@ namespace osf {
 
 std::vector<Range> Session::ranges(In& in) {
     u64 count = in.left() / sizeof(Range);
-    if (!count || count > RANGES_MAX || in.left() % sizeof(Range)) {
-        gone_ = true;  // how many parts follow is unknown
+    if (!count || count > RANGES_MAX || in.left() % sizeof(Range))
         throw Error(Code::bad_input, "a list of " + std::to_string(in.left()) + " bytes is none of ranges");
-    }
     std::vector<Range> result(count);
     for (Range& range : result) range = in.get<Range>();
     return result;
 }
 
+// A block that never had an array has no memory yet: touching it could find none, and end this process.
 void Session::check(const std::vector<Range>& ranges) const {
     space_.check_usable();
     const u64 start = u64(space_.base()) + space_.layout.data_at, end = start + space_.data.limit() * PAGE;
+    auto committed = [&](u64 block) { return load(space_.data.commits()[block / 64]) >> (block % 64) & 1; };
+    auto good = [&](const Range& range) {
+        if (range.address < start || range.address > end || range.bytes > end - range.address) return false;
+        for (u64 at = (range.address - start) / BLOCK; at * BLOCK < range.address - start + range.bytes; at++)
+            if (!committed(at)) return false;
+        return true;
+    };
     for (const Range& range : ranges) {
-        if (range.address >= start && range.address <= end && range.bytes <= end - range.address) continue;
-        char text[200];
-        std::snprintf(text, sizeof text, "%llu bytes at %#llx are not all in the data of the space '%s' on this host (%#llx to %#llx)",
+        if (good(range)) continue;
+        char text[240];
+        std::snprintf(text, sizeof text, "%llu bytes at %#llx are not all in arrays of the space '%s' on this host (its data are at %#llx to %#llx)",
                       (unsigned long long)range.bytes, (unsigned long long)range.address, space_.header().name,
                       (unsigned long long)start, (unsigned long long)end);
         throw Error(Code::bad_address, text);

@@ -1,5 +1,5 @@
 // Calls on the words of an array: atomics, locks, barriers, channels. Anybody may have overwritten those words: nothing that they say
-// is believed before it was compared with the array's size.
+// is believed before it was compared with the array's size, and nobody is waited for without looking whether the caller is still there.
 #include "session.hpp"
 
 namespace osf {
@@ -20,26 +20,27 @@ static T& word_at(const Proxy::Use& pin, u64 offset) {
 }
 
 template <class T>
-static T& whole(const Proxy::Use& pin, u64 bytes, const char* what) {
-    if (pin.record().nbytes < std::max<u64>(bytes, sizeof(T)))
-        throw Error(Code::bad_input, "an array of " + std::to_string(pin.record().nbytes) + " bytes is no " + what);
+static T& whole(const Proxy::Use& pin, Kind kind, u64 bytes = 0) {
+    static constexpr const char* KINDS[] = {"array", "lock", "barrier", "channel", "counter"};
+    const Record& record = pin.record();
+    if (record.kind != kind || record.nbytes < std::max<u64>(bytes, sizeof(T)))
+        throw Error(Code::bad_input, "an array of kind " + std::to_string(record.kind) + " and " + std::to_string(record.nbytes) + " bytes is no " + KINDS[kind]);
     return *reinterpret_cast<T*>(pin.bytes());
 }
 
-static Lock& lock_at(const Proxy::Use& pin) { return whole<Lock>(pin, sizeof(Lock), "lock"); }
+static Lock& lock_at(const Proxy::Use& pin) { return whole<Lock>(pin, kind_lock); }
 
 static Barrier& barrier_at(const Proxy::Use& pin) {
-    Barrier& barrier = whole<Barrier>(pin, 0, "barrier");
-    return whole<Barrier>(pin, barrier_bytes(load(barrier.parties)), "barrier");
+    return whole<Barrier>(pin, kind_barrier, barrier_bytes(load(whole<Barrier>(pin, kind_barrier).parties)));
 }
 
 static void check_channel(const Proxy::Use& pin, u32 capacity, u32 slot_bytes) {
     if (!capacity || slot_bytes <= sizeof(Slot) || slot_bytes % alignof(Slot)) throw Error(Code::bad_input, "the array is no channel");
-    whole<Channel>(pin, channel_bytes(capacity, slot_bytes), "channel");
+    whole<Channel>(pin, kind_channel, channel_bytes(capacity, slot_bytes));
 }
 
 static Channel& channel_at(const Proxy::Use& pin) {
-    Channel& channel = whole<Channel>(pin, 0, "channel");
+    Channel& channel = whole<Channel>(pin, kind_channel);
     check_channel(pin, load(channel.capacity), load(channel.slot_bytes));
     return channel;
 }
@@ -133,7 +134,7 @@ void Session::barrier_init(In& in) {
     u32 parties = in.get<u32>();
     in.end();
     need_write();
-    store(whole<Barrier>(pin, barrier_bytes(parties), "barrier").parties, parties);
+    store(whole<Barrier>(pin, kind_barrier, barrier_bytes(parties)).parties, parties);
     reply();
 }
 
@@ -157,7 +158,7 @@ void Session::barrier_reset(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     in.end();
     need_write();
-    osf::barrier_reset(barrier_at(pin), space_.members);
+    osf::barrier_reset(barrier_at(pin), space_.members, [this] { return given_up(); });
     reply();
 }
 
@@ -215,7 +216,7 @@ void Session::channel_discard(In& in) {
     in.end();
     need_write();
     channel_at(pin);
-    osf::channel_discard(space_, pin.held());
+    osf::channel_discard(space_, pin.held(), [this] { return given_up(); });
     reply();
 }
 

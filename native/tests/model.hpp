@@ -70,11 +70,6 @@ public:
         auto found = wants_[home].find(unit);
         return found == wants_[home].end() ? 0 : found->second;
     }
-    u32 ups() const {
-        u32 mask = 0;
-        for (u32 p = 0; p < hosts_; p++) mask |= u32(peers_[p].up) << p;
-        return mask;
-    }
     bool idle() const {
         bool busy = !turns_.empty();
         for (u32 p = 0; p < hosts_; p++) busy |= peers_[p].syncing || !peers_[p].held.empty() || !wants_[p].empty() || !recalls_[p].empty();

@@ -41,6 +41,7 @@ constexpr u32 ANY = 15;  // as many as there can be
 
 struct Bounds {  // on one path; faults: keepers killed, hosts that die, connections cut
     u32 faults = 1, purges = 1, evictions = ANY, touches = ANY;
+    bool kills = true;   // else the only faults are cuts
     size_t worlds = 40'000'000;
 };
 
@@ -61,7 +62,7 @@ public:
             else of_keeper(w, h, f, visit);
             for (u32 u = 0; u < shape_.units; u++)
                 if (f.rights[u] == 2 && (!f.sole[u] || fresh_elsewhere(w, h, u))) happen(w, {e_write, u8(h), 0, u16(u)}, visit);
-            if (!w.faults()) continue;
+            if (!w.faults() || !bounds_.kills) continue;
             if (f.life == alive) happen(w, {e_kill, u8(h)}, visit);
             happen(w, {e_death, u8(h)}, visit);
         }
@@ -145,9 +146,11 @@ public:
         for (u32 wire : w.wire)
             if (all_.length(wire) > 7 * shape_.units) throw Violation{"messages pile up"};
         for (u32 a = 0; a < HOSTS; a++) {
-            if (f[a]->life != alive) return;
-            for (u32 b = 0; b < HOSTS; b++)
-                if (a != b && (!w.linked(a, b) || !(f[a]->up >> b & 1) || w.wire[wire_of(a, b)])) return;
+            if (f[a]->life == keeperless) return;
+            for (u32 b = 0; b < HOSTS && f[a]->life == alive; b++) {
+                bool together = f[a]->up >> b & 1 && w.linked(a, b), apart = f[a]->lost >> b & 1 && (f[b]->life == dead || f[b]->lost >> a & 1);
+                if (a != b && ((!together && !apart) || w.wire[wire_of(a, b)])) return;
+            }
         }
         at_rest(f);
     }
@@ -160,7 +163,7 @@ private:
             bool up = f.up >> p & 1, linked = w.linked(h, p);
             if (up && !linked) happen(w, {e_disconnected, u8(h), u8(p)}, visit);
             if (!up && (linked || can_link(w, h, p))) happen(w, {e_connected, u8(h), u8(p)}, visit);
-            if (!up && !linked && w.parting(h, p) != parted) {
+            if (!up && !linked && !(f.lost >> p & 1)) {
                 bool gone = all_.facts(w.host[p]).life == dead || w.parting(p, h) >= purged || all_.fault == Fault::lost_before_purge;
                 if (w.parting(h, p) < purged && w.purges()) happen(w, {e_purge, u8(h), u8(p)}, visit);
                 if (gone) happen(w, {e_lost, u8(h), u8(p)}, visit);
@@ -180,7 +183,7 @@ private:
         last = e;
         calls_ = 0;
         visit(e, apply(w, e));
-        if (!w.faults()) return;
+        if (!w.faults() || !bounds_.kills) return;
         for (u32 calls = calls_, k = 1; k < calls; k++) {  // before the first call, after the last: a kill beside the event
             e.killed_after = u8(k);
             last = e;
@@ -249,14 +252,15 @@ private:
             if (!outcome.violation.empty()) throw Violation{outcome.violation};
         }
     }
-    // Nothing is under way: nobody waits, and the words of all hosts agree.
+    // Nothing is under way, and hosts that are not connected count each other as lost: nobody waits, and all words agree.
     void at_rest(const Facts* const* f) const {
         for (u32 h = 0; h < HOSTS; h++)
-            if (!f[h]->idle) throw Violation{"all is quiet but host " + std::to_string(h) + " waits, or a slot is taken"};
+            if (f[h]->life == alive && !f[h]->idle) throw Violation{"all is quiet but host " + std::to_string(h) + " waits, or a slot is taken"};
         for (u32 u = 0; u < shape_.units; u++) {
             u32 home = shape_.home[u];
             u64 word = f[home]->words[u];
-            bool sound = (home_state(word) == lent) == f[home]->shadow[u] && (home_state(word) != lent) == f[home]->present[u];
+            bool sound = (home_state(word) == lent) == f[home]->shadow[u];
+            sound &= f[home]->life == dead || (home_state(word) != lent) == f[home]->present[u];
             sound &= f[home]->rights[u] <= (word == 0 ? 2 : home_state(word) == home_shared ? 1 : 0);
             for (u32 h = 0; h < HOSTS; h++) {
                 if (h == home) continue;

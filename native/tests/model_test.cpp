@@ -38,7 +38,8 @@ static const Case NORMAL[] = {
     {"one unit, two faults", ONE, {.faults = 2, .purges = 1, .evictions = ANY, .touches = 2}},
     {"two units of one home", TOGETHER, {.faults = 0, .purges = 0, .evictions = ANY, .touches = 5}},
     {"two units of one home, a fault", TOGETHER, {.faults = 1, .purges = 0, .evictions = ANY, .touches = 3}},
-    {"two units of two homes, a fault", APART, {.faults = 1, .purges = ANY, .evictions = ANY, .touches = 3}},
+    {"two units of two homes, a fault", APART, {.faults = 1, .purges = 0, .evictions = 1, .touches = 3}},
+    {"two units of two homes, a cut", APART, {.faults = 1, .purges = ANY, .evictions = ANY, .touches = 3, .kills = false}},
 };
 static const Case SOAK[] = {
     {"one unit, a fault, any number of touches", ONE, {.faults = 1, .purges = ANY, .evictions = ANY, .touches = ANY}},

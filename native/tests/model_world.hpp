@@ -61,7 +61,7 @@ private:
 struct Facts {  // of a host, without taking it apart
     Life life = dead;
     bool idle = false;
-    u8 up = 0, fresh = 0, stale_reads = 0;  // masks: peers; units
+    u8 up = 0, lost = 0, fresh = 0, stale_reads = 0;  // masks: peers; units
     u8 rights[UNITS] = {}, wants[UNITS] = {};
     bool present[UNITS] = {}, shadow[UNITS] = {}, sole[UNITS] = {};  // sole: no fresh bytes but the ones in place
     u64 words[UNITS] = {};
@@ -223,7 +223,7 @@ private:
         Facts f;
         f.life = actor.life;
         if (f.life == dead) return f;
-        f.up = u8(actor.life == alive ? actor.core.ups() : 0);
+        for (u32 p = 0; p < HOSTS && f.life == alive; p++) f.up |= u8(actor.core.up(p) << p), f.lost |= u8(actor.core.is_lost(p) << p);
         f.idle = actor.core.idle();
         for (u32 s = 0; s < shape.slots; s++) f.idle &= actor.slots[s].unit == NO_UNIT;
         for (u32 u = 0; u < shape.units; u++) {

@@ -39,9 +39,11 @@ def _load(path: str) -> types.ModuleType:
     return core
 
 
-def _detach(log: str) -> None:
+def _detach(log: str, tell: bool) -> None:
     """Leaves the caller, who waits only for the process that ends here; what is printed goes to a private file."""
-    if os.fork():
+    if keeper := os.fork():
+        if tell:
+            os.write(1, b"%d\n" % keeper)
         os._exit(0)
     os.setsid()
     os.chdir("/")
@@ -63,9 +65,10 @@ def main() -> None:
     parser.add_argument("--own", type=int, required=True)
     parser.add_argument("--linger", type=float, default=-1.0)
     parser.add_argument("--detach", metavar="LOG")
+    parser.add_argument("--tell", action="store_true", help="print the number of the detached process")
     args = parser.parse_args()
     if args.detach:
-        _detach(args.detach)
+        _detach(args.detach, args.tell)
     hosts = args.hosts.split(",")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # native code waits: Python's own handler would never be run
     try:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import keeper_of
 
 from openshelf import Space
+from openshelf.space._keepers import answers, socket_path
 
 
 def openshelf(*args: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +78,57 @@ def test_an_unknown_space_is_an_error_with_the_nearest_names(home: Path) -> None
         assert "Traceback" not in done.stderr
         as_json = openshelf(command, "demmo", "--json")
         assert json.loads(as_json.stdout)["error"] == "UnknownName"
+
+
+def test_hosts_new_writes_a_private_file_and_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    assert answer("hosts", "new", str(path), "10.0.0.1:7400", "10.0.0.2:7400")["hosts"] == [
+        "10.0.0.1:7400",
+        "10.0.0.2:7400",
+    ]
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = openshelf("hosts", "new", str(path), "10.0.0.1:7400")
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    for wrong in (["new"], ["new", str(tmp_path / "x")], ["new", str(tmp_path / "x"), "nowhere"], ["a", "b"]):
+        refused = openshelf("hosts", *wrong)
+        assert refused.returncode == 1
+        assert "Traceback" not in refused.stderr
+    assert path.read_text().split()[1] not in again.stdout + again.stderr
+
+
+def test_hosts_shows_who_is_there(url: str) -> None:
+    with Space.open(url, contribute="16MiB"):
+        here, there = answer("hosts", url, "--measure")
+        assert (here["own"], here["up"], here["bytes"]) == (True, True, 16 << 20)
+        assert (there["up"], there["bytes"], there["bandwidth"]) == (False, None, None)
+        shown = openshelf("hosts", url)
+        assert "this host" in shown.stdout, shown.stderr
+        assert "down" in shown.stdout
+        assert answer("stat", url)["name"] == "demo"
+        assert answer("ls")[0]["url"] == url
+        assert "in use" in openshelf("rm", url).stderr
+    assert answer("rm", url) == {"removed": url}
+    assert answer("ls") == []
+
+
+def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
+    command = [sys.executable, "-c", "import sys; from openshelf.cli import main; sys.exit(main())", "keeper"]
+    host = url.split("/")[2]
+    for last in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen([*command, "--host", host], stdout=subprocess.PIPE, text=True) as keeper:
+            assert keeper.stdout is not None
+            assert f"keeper of {host}, host 0 of" in keeper.stdout.readline()
+            while not answers(socket_path(home, host)):
+                time.sleep(0.01)
+            with Space.open(url, contribute="16MiB") as space:
+                assert keeper_of(home) == keeper.pid
+                assert space.hosts()[0]["up"]
+            keeper.send_signal(last)
+            assert keeper.wait(10) == 0
+    ambiguous = openshelf("keeper")
+    assert ambiguous.returncode == 1
+    assert "name the one that is meant" in ambiguous.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["tour"]])

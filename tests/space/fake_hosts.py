@@ -80,6 +80,9 @@ class FakeAttachment:
     def wait(self, number: int, timeout_s: float) -> bool:
         return True
 
+    def done(self, number: int) -> bool:
+        return True
+
     def states(self, address: int, nbytes: int) -> tuple[int, int, int]:
         return self.counts
 

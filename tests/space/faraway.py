@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from typing import Any
@@ -122,3 +124,55 @@ def serve_again(state: State, port: int, after: float) -> None:
     """Serves the space that it has open, on a port it had."""
     time.sleep(after)
     state["server"] = _core.serve_for_tests(state["core"], KEY, "127.0.0.1", port, 1)
+
+
+class Relay:
+    """A link between hosts that can be cut: connections end, or nothing passes any more and nobody is told."""
+
+    def __init__(self, place: Place) -> None:
+        host, port = place[0].rsplit(":", 1)
+        self._to = (host, int(port))
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.place: Place = (f"127.0.0.1:{self._door.getsockname()[1]}", *place[1:])
+        self._open = threading.Event()
+        self._open.set()
+        self._up = True
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._door.accept()
+                if not self._up:
+                    here.close()
+                    continue
+                there = socket.create_connection(self._to)
+                self._ends += [here, there]
+                for pair in ((here, there), (there, here)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._open.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def freeze(self) -> None:
+        """Nothing passes; to both sides the connections seem whole."""
+        self._open.clear()
+
+    def cut(self) -> None:
+        """All connections end, and new ones do not come about."""
+        self._up = False
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+        self._open.set()
+
+    def mend(self) -> None:
+        self._up = True
+        self._open.set()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import BadAddress, HostLost, NameTaken, NoRoom, UnknownName
+from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
 from tests.space.fake_hosts import RESERVE, FakeHosts, FakeRemote
 
 
@@ -218,6 +218,15 @@ def test_bytes_move_by_address_between_all_hosts(three: FakeHosts) -> None:
     both = np.zeros((2, 4), np.uint8)
     space.get([arrays[2].address, arrays[2].address + 4], both).wait()
     assert both.tolist() == [[0] * 4] * 2
+
+
+def test_an_array_is_sent_where_it_lives(three: FakeHosts) -> None:
+    space, _ = three.seen_from(1)
+    channel = space.channel("q", home=0)
+    channel.send(space.put("there", np.zeros(3), home=0))
+    with pytest.raises(BadInput, match=r"the array lives on 10.0.0.2:7400, the channel elsewhere; send the name"):
+        channel.send(space.put("here", np.zeros(3)))
+    assert len(channel) == 1
 
 
 def test_a_lost_host_fails_the_transfer_every_time(three: FakeHosts) -> None:

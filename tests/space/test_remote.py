@@ -225,9 +225,9 @@ def test_wrong_transfers_are_refused_and_harm_no_others(remote: _core.Remote) ->
     end = stats["data_address"] + stats["bytes"]
     out = np.zeros(data.nbytes, np.uint8)
     right = remote.get_bytes([pin.address], out, out.nbytes)
-    for address in (0, 4096, stats["base"], stats["data_address"] - 1, end - 10, end, (1 << 64) - 20):
+    for address in (0, 4096, stats["base"], stats["data_address"] - 1, end - 10, end - 5000, end, (1 << 64) - 20):
         buffer = np.zeros(1000, np.uint8)
-        with pytest.raises(BadAddress, match="not all in the data of the space"):
+        with pytest.raises(BadAddress, match="not all in arrays of the space"):
             remote.get_bytes([pin.address, address], buffer, 500).wait()
         with pytest.raises(BadAddress):
             remote.put_bytes([address], buffer, 1000).wait()
@@ -381,8 +381,10 @@ def test_channel_carries_messages_and_arrays(server: Peer, place: Place, remote:
 
 
 def test_things_that_are_no_locks_barriers_or_channels_are_refused(remote: _core.Remote) -> None:
-    tiny, zeros = make(remote, "tiny", 1), make(remote, "zeros", 256)
-    garbage = put(remote, "garbage", np.full(256, 255, np.uint8))
+    pins = [make(remote, f"{size}-{kind}", size, kind) for size in (1, 256) for kind in range(5)]
+    for kind in range(5):
+        pins.append(make(remote, f"garbage-{kind}", 256, kind))
+        remote.put_bytes([pins[-1].address], np.full(256, 255, np.uint8), 256).wait()
     calls: list[Callable[[Any], Any]] = [
         lambda pin: _core.barrier_wait(pin, 0.1),
         lambda pin: _core.barrier_init(pin, 1 << 31),
@@ -394,12 +396,13 @@ def test_things_that_are_no_locks_barriers_or_channels_are_refused(remote: _core
         _core.channel_discard,
     ]
     for call in calls:
-        for pin in (tiny, zeros, garbage):
-            with contextlib.suppress(BadInput, Corrupt, BrokenBarrier, BadAddress):
+        for pin in pins:
+            with contextlib.suppress(BadInput, Corrupt, BrokenBarrier, BadAddress, UnknownName):
                 call(pin)
-    with pytest.raises(BadInput):
-        _core.lock_take(tiny, 0.1)
-    assert remote.contains("zeros")
+    for kind in (0, 2, 3):
+        with pytest.raises(BadInput, match="is no lock"):
+            _core.lock_take(pins[5 + kind], 0.1)
+    assert remote.contains("256-1")
 
 
 def test_memory_is_kept_while_a_process_elsewhere_holds_it(server: Peer, place: Place) -> None:
@@ -467,6 +470,7 @@ def test_killed_host_is_noticed_by_whoever_waits(server: Peer, place: Place, rem
 
 def test_stopped_host_is_noticed_and_found_again(server: Peer, remote: _core.Remote) -> None:
     pin = make(remote, "word", 1 << 20)
+    bytes_of(remote, pin)
     waiting: list[Any] = []
 
     def wait() -> None:
@@ -536,17 +540,60 @@ def test_restarted_host_has_lost_what_it_held(home: Path, place: Place, server: 
         assert found is not None and _core.load_u8(found, 0) == 0
 
 
-def test_process_cut_off_for_long_is_told_that_its_pins_are_gone(server: Peer, place: Place, remote: _core.Remote) -> None:
-    port = int(place[0].rsplit(":", 1)[1])
-    pin = make(remote, "it", 64)
-    server.call(faraway.stop)
+def test_cut_link_is_noticed_by_every_blocked_call(place: Place) -> None:
+    relay = faraway.Relay(place)
+    remote = call_on(relay.place)
+    pin, lock = make(remote, "it", 1 << 20), make(remote, "lock", 64, LOCK)
+    assert _core.lock_take(lock, 1.0) is False
+    data = bytes_of(remote, pin)
+    calls: list[Callable[[], Any]] = [
+        lambda: _core.lock_take(lock, -1.0),
+        lambda: _core.wait_word(pin, 0, 0, -1.0),
+        lambda: remote.get_bytes([pin.address], data, data.nbytes).wait(),
+        lambda: remote.find("it"),
+        lambda: put(remote, "other", np.zeros(20 << 20, np.uint8)),
+    ]
+    took: list[float] = []
+
+    def call(function: Callable[[], Any]) -> None:
+        start = time.monotonic()
+        with pytest.raises(HostLost):
+            function()
+        took.append(time.monotonic() - start)
+
+    threads = [threading.Thread(target=call, args=(function,)) for function in calls]
+    threads[0].start()
+    threads[1].start()
+    time.sleep(0.3)
+    relay.freeze()
+    for thread in threads[2:]:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(took) == len(calls) and max(took[:]) < LIMIT + 0.5
+    relay.cut()
+
+
+def test_process_cut_off_for_long_is_told_that_its_pins_are_gone(server: Peer, place: Place) -> None:
+    relay = faraway.Relay(place)
+    remote = call_on(relay.place)
+    pin, lock = make(remote, "it", 64), make(remote, "lock", 64, LOCK)
+    assert _core.lock_take(lock, 1.0) is False
+    relay.cut()
     with pytest.raises(HostLost):
         remote.find("it")
-    server.call(faraway.ask_core, "collect")
-    server.call(faraway.serve_again, port, 3.0)
+    relay.mend()
+    assert _core.lock_owned(lock) and _core.load_u8(pin, 0) == 0  # in time
+    relay.cut()
+    until(lambda: server.call(faraway.processes) == 0)
+    relay.mend()
     with pytest.raises(HostLost, match="cut off"):
         _core.load_u8(pin, 0)
-    assert remote.find("it") is not None
+    again = remote.find("lock")
+    assert again is not None and _core.lock_take(again, 5.0) is True
+    remote.close()
+    relay.cut()
+    sound(server)
 
 
 def test_connection_that_breaks_is_made_again(server: Peer, place: Place, remote: _core.Remote) -> None:

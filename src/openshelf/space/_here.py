@@ -48,6 +48,10 @@ class Here:
         copy_here(self._core, wanted, range(len(wanted.addresses)), write=True)
         return Transfer("put", wanted.nbytes)
 
+    def together(self, one: int, other: int) -> bool:
+        """Whether two addresses have one home."""
+        return True
+
     def missing(self) -> list[str]:
         """Hosts that did not answer lately."""
         return []

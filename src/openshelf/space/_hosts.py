@@ -53,14 +53,12 @@ class Hosts:
             if chosen + len(self.hosts) * self.reserve > 1 << 47:
                 raise BadInput(f"{self.path}: with base {chosen:#x} the last host's addresses are beyond 128 TiB")
             return chosen
-        # Room for a full list where there is, so that a longer list does not move what is there.
-        fits = [n for n in (MOST_HOSTS, len(self.hosts)) if n * self.reserve <= LAST - FIRST]
-        if not fits:
+        slots = (LAST - FIRST - len(self.hosts) * self.reserve) // GRANULE + 1
+        if slots < 1:
             raise BadInput(
                 f"{self.path}: {len(self.hosts)} hosts with {format_size(self.reserve)} each do not fit the "
                 f"{format_size(LAST - FIRST)} of addresses that are free in every process; reserve less, or give a base"
             )
-        slots = (LAST - FIRST - fits[0] * self.reserve) // GRANULE + 1
         return FIRST + _hash(space) % slots * GRANULE
 
     def number(self, host: str) -> int:

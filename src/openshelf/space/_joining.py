@@ -105,13 +105,15 @@ def _unit(unit: str | int | None) -> int:
 
 
 def _compare(there: Shard, wanted: Shard, directory: Path, unit_given: bool) -> None:
-    """What was made for other addresses, or for another place in the list, cannot be used; a longer list can."""
+    """What was made for other addresses, another place in the list, or another number of hosts cannot be used."""
     remedy = "; Space.remove() with its URL takes this host's part away, with the arrays that live here"
-    if (there.base, there.reserve, there.own) != (wanted.base, wanted.reserve, wanted.own):
-        raise BadInput(
-            f"{directory} was made as host {there.own} of a space at {there.base:#x} with {format_size(there.reserve)} "
-            f"a host; the hosts file says host {wanted.own}, {wanted.base:#x}, {format_size(wanted.reserve)}{remedy}"
-        )
+
+    def facts(shard: Shard) -> str:
+        size = format_size(shard.reserve)
+        return f"host {shard.own} of {len(shard.hosts)}, addresses from {shard.base:#x}, {size} a host"
+
+    if facts(there) != facts(wanted):
+        raise BadInput(f"{directory} was made as {facts(there)}; the hosts file says {facts(wanted)}{remedy}")
     if unit_given and there.unit != wanted.unit:
         raise BadInput(f"{directory} has units of {format_size(there.unit)}, not {format_size(wanted.unit)}{remedy}")
 

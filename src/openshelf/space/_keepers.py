@@ -79,21 +79,26 @@ def ensure(root: Path, listed: Hosts, own: int) -> Path:
     return path
 
 
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def _start(root: Path, listed: Hosts, own: int, path: Path) -> None:
     log = _log(root, listed.hosts[own])
     before = log.stat().st_size if log.exists() else 0
-    null = subprocess.DEVNULL
-    done = subprocess.run(
-        argv(root, listed, own, detach=True),
-        stdin=null,
-        stdout=null,
-        stderr=subprocess.PIPE,
-        timeout=_START_S,
-    )  # only the first of its two processes: the keeper is nobody's child
+    command = [*argv(root, listed, own, detach=True), "--tell"]
+    # Only the first of its two processes is waited for: the keeper is nobody's child.
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
     deadline = time.monotonic() + _START_S
     while done.returncode == 0 and time.monotonic() < deadline:
+        there = _runs(int(done.stdout))
         if answers(path):
             return
+        if not there:
+            break
         time.sleep(0.002)
     said = done.stderr.decode(errors="replace").strip()
     if not said and log.exists():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import HostLost
+from openshelf.errors import HostLost, OpenshelfError
 from openshelf.space._cluster import Cluster
 from openshelf.space._copies import Copies
 from openshelf.space._here import Home, copy_here
@@ -88,6 +89,9 @@ class Over:
         copy_here(cluster.core, wanted, rows.get(cluster.shard.own, ()), write)
         return Transfer("put" if write else "get", wanted.nbytes, parts, wanted)
 
+    def together(self, one: int, other: int) -> bool:
+        return self._cluster.number_of(one) == self._cluster.number_of(other)
+
     def missing(self) -> list[str]:
         return self._cluster.peers.missing()
 
@@ -138,16 +142,27 @@ def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Prefetch:
-    """A prefetch of the keeper's."""
+    """A prefetch of the keeper's. Its number is forgotten with the answer, so one at a time waits for that."""
 
     def __init__(self, attachment: _core.Attachment, number: int) -> None:
         self._attachment, self._number = attachment, number
-        self._over = False
+        self._turn, self._over = threading.Lock(), False
 
     @property
     def done(self) -> bool:
-        return self.wait(0.0)
+        return self._over or self._attachment.done(self._number)
 
     def wait(self, timeout_s: float, /) -> bool:
-        self._over = self._over or self._attachment.wait(self._number, timeout_s)
-        return self._over
+        start = time.monotonic()
+        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
+            return False
+        try:
+            if not self._over:
+                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
+                self._over = self._attachment.wait(self._number, left)
+            return self._over
+        except OpenshelfError:
+            self._over = True
+            raise
+        finally:
+            self._turn.release()
