@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -305,15 +306,15 @@ def test_lock_of_a_lost_holder_is_given_to_the_next_who_is_told(three: Cluster, 
 
 def _interrupted(state: State, what: str) -> bool:
     space = state["space"]
-    wait = {
+    waits: dict[str, Callable[[], Any]] = {
         "lock": lambda: space.lock("l").acquire(),
         "barrier": lambda: space.barrier("b", 2).wait(),
         "channel": lambda: space.channel("c").receive(),
         "word": lambda: space["w"].atomic().wait(0),
-    }[what]
+    }
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
-        wait()
+        waits[what]()
     except KeyboardInterrupt:
         return True
     return False
