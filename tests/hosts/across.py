@@ -39,8 +39,8 @@ def _elsewhere(parts: Parts) -> Any:
 def redirect(state: State, url: str) -> None:
     """In a process of its own: for good."""
     Space.open = staticmethod(_opened(url))  # type: ignore[method-assign]
-    Parts._anywhere = _elsewhere  # type: ignore[method-assign]
-    Parts.audit = _audit_without_claims  # type: ignore[method-assign]
+    Parts._anywhere = _elsewhere  # type: ignore[method-assign, assignment]
+    Parts.audit = _audit_without_claims  # type: ignore[method-assign, assignment]
 
 
 def _enter(state: State, url: str, room: str) -> None:
