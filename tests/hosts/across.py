@@ -39,8 +39,8 @@ def _elsewhere(parts: Parts) -> Any:
 def redirect(state: State, url: str) -> None:
     """In a process of its own: for good."""
     Space.open = staticmethod(_opened(url))  # type: ignore[method-assign]
-    Parts._anywhere = _elsewhere  # type: ignore[method-assign]
-    Parts.audit = _audit_without_claims  # type: ignore[method-assign]
+    Parts._anywhere = _elsewhere  # type: ignore[method-assign, assignment]
+    Parts.audit = _audit_without_claims  # type: ignore[method-assign, assignment]
 
 
 def _enter(state: State, url: str, room: str) -> None:
@@ -48,6 +48,7 @@ def _enter(state: State, url: str, room: str) -> None:
     for number in range(200):  # the space keeps a lock for each of 64 kinds of names: made now, they change no figures
         state["space"].put(f"name {number}", b"x")
         state["space"].delete(f"name {number}")
+    state["space"].check()  # lets go of what it has just held
 
 
 def _clear(state: State) -> bool:

@@ -87,9 +87,9 @@ class Worker:
     @contextlib.contextmanager
     def doing(self, what: int, limit: float = NOTICED_SECONDS) -> Iterator[None]:
         """One step: seen from outside while it lasts; if it ends in HostLost, then soon enough and saying which."""
-        self.slot[DOING] = what
         start = time.monotonic_ns()
-        self.slot[SINCE_NS] = start
+        self.slot[SINCE_NS] = start  # before it is said that anything is being done since then
+        self.slot[DOING] = what
         try:
             yield
         except HostLost as error:

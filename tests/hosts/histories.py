@@ -68,7 +68,8 @@ def check_zones(operations: Sequence[Operation], initial: int = 0) -> None:
             if read.result not in clusters:
                 raise _tell(f"{read} returned what nobody wrote", operations)
             clusters[read.result].append(read)
-    forward, backward = [], []
+    forward: list[tuple[float, float, int]] = []
+    backward: list[tuple[float, float, int]] = []
     for value, cluster in clusters.items():
         write = cluster[0]
         if write.end == NEVER and len(cluster) == 1:

@@ -55,8 +55,9 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         shape = 1 + HOSTS + HOSTS * HOSTS + HOSTS * UNITS * 8 + SLOTS * 4
-        mode = "r+" if path.exists() else "w+"
-        self._all: Any = np.memmap(path, np.int64, mode, shape=(shape,))
+        if not path.exists():
+            path.write_bytes(bytes(8 * shape))
+        self._all: Any = np.memmap(path, np.int64, "r+", shape=(shape,))
         at = 1
         self.epochs = self._all[at : (at := at + HOSTS)]
         self.losses = self._all[at : (at := at + HOSTS * HOSTS)].reshape(HOSTS, HOSTS)  # of home and borrower

@@ -76,7 +76,8 @@ def peers(network: Network) -> Iterator[list[NurseryPeer]]:
 def test_no_outcome_that_one_memory_could_not_give(peers: list[NurseryPeer], name: str) -> None:
     litmus, number = TESTS[name], list(TESTS).index(name)
     # In halves: variables with different homes, then in one unit of a home that is, mostly, neither process's.
-    for half, places in enumerate(({"x": (0, 0), "y": (1, 1)}, {"x": (2, 2), "y": (2, 2.5)})):
+    halves: list[dict[str, tuple[int, float]]] = [{"x": (0, 0), "y": (1, 1)}, {"x": (2, 2), "y": (2, 2.5)}]
+    for half, places in enumerate(halves):
         first = number * ROUNDS // 2
         outcomes = _run(peers, litmus, places, first, ROUNDS // 2, seed=10 * number + half)
         bad = [outcome for outcome in outcomes if litmus.forbidden(list(outcome))]
