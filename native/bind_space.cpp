@@ -20,17 +20,90 @@ static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 }
 static PyType_Slot pin_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
-static nb::tuple shape_tuple(const Pin& pin) {
+static nb::tuple shape_of(const Pin& pin) {
     const Record& record = pin.record();
-    const u64* shape = reinterpret_cast<const u64*>(&record + 1);
-    nb::object result = nb::steal(PyTuple_New(record.ndim));
-    for (u8 at = 0; at < record.ndim; at++) PyTuple_SetItem(result.ptr(), at, PyLong_FromUnsignedLongLong(shape[at]));
-    return nb::borrow<nb::tuple>(result);
+    return shape_tuple({reinterpret_cast<const u64*>(&record + 1), record.ndim});
 }
 
 // numpy's array type and its dtypes by number: made once by Python, used for every view.
 static nb::object* ndarray_type = nullptr;
 static std::vector<nb::object>* dtypes = nullptr;
+
+namespace osf {
+
+nb::tuple shape_tuple(std::span<const u64> shape) {
+    nb::object result = nb::steal(PyTuple_New(Py_ssize_t(shape.size())));
+    for (size_t at = 0; at < shape.size(); at++) PyTuple_SetItem(result.ptr(), Py_ssize_t(at), PyLong_FromUnsignedLongLong(shape[at]));
+    return nb::borrow<nb::tuple>(result);
+}
+
+nb::object view_of(nb::handle owner, u16 code, std::span<const u64> sizes) {
+    if (code >= dtypes->size() || (*dtypes)[code].is_none()) return nb::none();
+    nb::tuple shape = shape_tuple(sizes);
+    PyObject* args[] = {nullptr, shape.ptr(), (*dtypes)[code].ptr(), owner.ptr()};
+    PyObject* view = PyObject_Vectorcall(ndarray_type->ptr(), args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (!view) throw nb::python_error();
+    return nb::steal(view);
+}
+
+nb::list entry_list(const std::vector<Entry>& entries) {
+    nb::list result;
+    for (const Entry& entry : entries) {
+        nb::object name = nb::steal(PyUnicode_DecodeUTF8(entry.name.data(), Py_ssize_t(entry.name.size()), "replace"));
+        result.append(nb::make_tuple(name, entry.nbytes, entry.address, entry.dtype, entry.kind, shape_tuple(entry.shape), entry.descr));
+    }
+    return result;
+}
+
+nb::dict audit_dict(const Audit& found) {
+    nb::dict result;
+    result["arrays"] = found.arrays;
+    result["bytes"] = found.bytes;
+    result["leaked_blocks"] = found.leaked_blocks;
+    result["leaked_bytes"] = found.leaked_bytes;
+    result["missing_blocks"] = found.missing_blocks;
+    result["damaged"] = found.damaged;
+    return result;
+}
+
+nb::dict stats_dict(const Stats& stats) {
+    nb::dict result;
+    result["name"] = stats.name;
+    result["base"] = stats.base;
+    result["reserve"] = stats.reserve;
+    result["created_ns"] = stats.created_ns;
+    result["mode"] = stats.mode;
+    result["page_size"] = stats.page_size;
+    result["backing"] = stats.backing;
+    result["data_address"] = stats.data_address;
+    result["bytes"] = stats.bytes;
+    result["free"] = stats.free;
+    result["largest_free"] = stats.largest_free;
+    result["limit"] = stats.limit;
+    result["metadata_bytes"] = stats.metadata_bytes;
+    result["arrays"] = stats.arrays;
+    result["removed"] = stats.removed;
+    result["read_only"] = stats.read_only;
+    nb::list members;
+    for (const MemberStats& member : stats.members) {
+        nb::dict one;
+        one["slot"] = member.slot;
+        one["pid"] = member.pid;
+        one["remote"] = member.remote;
+        one["read_only"] = member.read_only;
+        one["pins"] = member.pins;
+        one["alive"] = member.alive;
+        members.append(one);
+    }
+    result["members"] = members;
+    return result;
+}
+
+void refuse_pickle(nb::handle) {
+    throw Error(Code::bad_input, "spaces and what is in them cannot be pickled or copied: send the name (or the address), and open the space there");
+}
+
+}  // namespace osf
 
 static void set_numpy(nb::object type, nb::list by_code) {
     ndarray_type = new nb::object(type);
@@ -40,13 +113,8 @@ static void set_numpy(nb::object type, nb::list by_code) {
 
 static nb::object numpy_view(nb::handle self) {
     const Pin& pin = *nb::inst_ptr<Pin>(self);
-    u16 code = pin.record().dtype;
-    if (code >= dtypes->size() || (*dtypes)[code].is_none()) return nb::none();
-    nb::tuple shape = shape_tuple(pin);
-    PyObject* args[] = {nullptr, shape.ptr(), (*dtypes)[code].ptr(), self.ptr()};
-    PyObject* view = PyObject_Vectorcall(ndarray_type->ptr(), args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
-    if (!view) throw nb::python_error();
-    return nb::steal(view);
+    const Record& record = pin.record();
+    return view_of(self, record.dtype, {reinterpret_cast<const u64*>(&record + 1), record.ndim});
 }
 
 static Pin hand_out(const std::shared_ptr<Space>& space, Held held) {
@@ -119,60 +187,12 @@ static nb::list list(Space& space, std::string_view prefix) {
         nb::gil_scoped_release release;
         entries = space.list(prefix);
     }
-    nb::list result;
-    for (const Entry& entry : entries) {
-        nb::list shape;
-        for (u64 size : entry.shape) shape.append(size);
-        nb::object name = nb::steal(PyUnicode_DecodeUTF8(entry.name.data(), Py_ssize_t(entry.name.size()), "replace"));
-        result.append(nb::make_tuple(name, entry.nbytes, entry.address, entry.dtype, entry.kind, nb::tuple(shape), entry.descr));
-    }
-    return result;
+    return entry_list(entries);
 }
 
 static const Held& own(Space& space, const Pin& pin) {
     if (pin.space.get() != &space) throw Error(Code::bad_input, "the array belongs to another space");
     return pin.held;
-}
-
-static void refuse_pickle(nb::handle) {
-    throw Error(Code::bad_input, "spaces and what is in them cannot be pickled or copied: send the name (or the address), and open the space there");
-}
-
-static nb::dict stats(Space& space) {
-    nb::dict result;
-    const Header& header = space.header();
-    result["name"] = header.name;
-    result["base"] = header.base;
-    result["reserve"] = header.reserve;
-    result["created_ns"] = header.created_ns;
-    result["mode"] = header.mode;
-    result["page_size"] = header.page_size;
-    result["backing"] = header.backing;
-    result["data_address"] = header.base + space.layout.data_at;
-    result["bytes"] = space.data.limit() * PAGE;
-    result["free"] = (space.data.limit() - space.data.used()) * PAGE;
-    result["largest_free"] = space.data.largest_run() * PAGE;
-    result["limit"] = space.layout.heap[1].pages * PAGE;
-    result["metadata_bytes"] = space.meta.limit() * PAGE;
-    result["arrays"] = space.index.live();
-    result["removed"] = load(header.removed) != 0;
-    result["read_only"] = space.read_only();
-    nb::list members;
-    for (u32 slot = 0; slot < space.members.slots_high(); slot++) {
-        const Member& member = space.members.at(slot);
-        if (load(member.state) != 1) continue;
-        u64 pins = 0;
-        for (u32 pin = 0; pin < space.members.pins_high(slot); pin++) pins += load(space.members.pins(slot)[pin]) != 0;
-        nb::dict one;
-        one["slot"] = slot;
-        one["pid"] = member.pid;
-        one["read_only"] = member.read_only != 0;
-        one["pins"] = pins;
-        one["alive"] = space.members.slot_locked(slot);
-        members.append(one);
-    }
-    result["members"] = members;
-    return result;
 }
 
 // For benchmarks: seconds per look-up (find, pin, release) of the given names, in C++.
@@ -200,7 +220,7 @@ void bind_space(nb::module_& m) {
         .def_prop_ro("descr", [](const Pin& pin) { return pin.space->descr_of(pin.held); })
         .def("__reduce__", refuse_pickle)
         .def("numpy", numpy_view)
-        .def_prop_ro("shape", shape_tuple)
+        .def_prop_ro("shape", shape_of)
         .def_prop_ro("name", [](const Pin& pin) { return pin.space->name_of(pin.held); })
         .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); });
 
@@ -240,16 +260,9 @@ void bind_space(nb::module_& m) {
                      nb::gil_scoped_release release;
                      found = space.audit();
                  }
-                 nb::dict result;
-                 result["arrays"] = found.arrays;
-                 result["bytes"] = found.bytes;
-                 result["leaked_blocks"] = found.leaked_blocks;
-                 result["leaked_bytes"] = found.leaked_bytes;
-                 result["missing_blocks"] = found.missing_blocks;
-                 result["damaged"] = found.damaged;
-                 return result;
+                 return audit_dict(found);
              })
-        .def("stats", stats)
+        .def("stats", [](const Space& space) { return stats_dict(space.stats()); })
         .def("check_usable", &Space::check_usable)
         .def_prop_ro("directory", [](const Space& space) { return space.directory(); })
         .def("time_lookups", time_lookups, "names"_a, "rounds"_a);

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <span>
+
 #include "space.hpp"
 
 namespace osf {
@@ -21,5 +23,13 @@ struct Pin {
     const Record& record() const { return space->record(held); }
     char* bytes() const { return space->bytes(held); }
 };
+
+// What local and remote spaces show in the same way
+nanobind::tuple shape_tuple(std::span<const u64> shape);
+nanobind::object view_of(nanobind::handle owner, u16 dtype, std::span<const u64> shape);  // numpy's; None: of no number
+nanobind::list entry_list(const std::vector<Entry>& entries);
+nanobind::dict audit_dict(const Audit& audit);
+nanobind::dict stats_dict(const Stats& stats);
+void refuse_pickle(nanobind::handle);
 
 }  // namespace osf

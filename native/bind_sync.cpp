@@ -26,7 +26,7 @@ template <class T>
 static T& word_at(const Pin& pin, u64 offset, bool write) {
     if (write) need_write(pin);
     char* at = pin.bytes() + offset;
-    if (offset + sizeof(T) > pin.record().nbytes || u64(at) % sizeof(T))
+    if (offset > pin.record().nbytes || pin.record().nbytes - offset < sizeof(T) || u64(at) % sizeof(T))
         throw Error(Code::bad_address, "an atomic needs an aligned word of " + std::to_string(sizeof(T)) + " bytes inside the array; offset " +
                                            std::to_string(offset) + " of " + std::to_string(pin.record().nbytes) + " bytes is none");
     return *reinterpret_cast<T*>(at);

@@ -18,7 +18,7 @@ void Coherence::start() {
     for (u32 home = 0; home < hosts_; home++) medium_.tidy(home);
 }
 
-void Coherence::tell(u32 host, Message message, u64 unit, u32 flags, Source source, u32 slot) {
+void Coherence::tell(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
     if (peers_[host].up) medium_.send(host, message, unit, flags, source, slot);
 }
 
@@ -48,7 +48,7 @@ void Coherence::ask(u32 home, u64 unit) {
     tell(home, write ? m_getm : m_gets, unit, have ? HAVE : 0);
 }
 
-void Coherence::receive(u32 from, Message message, u64 unit, u32 flags) {
+void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
     switch (message) {
         case m_gets: return request({from, false, false}, unit);
         case m_getm: return request({from, true, (flags & HAVE) != 0}, unit);
@@ -172,7 +172,7 @@ void Coherence::release_from(u32 host, u64 unit, u64 word, bool shares) {
 
 // At the borrower
 
-void Coherence::granted(u32 home, u64 unit, Message message) {
+void Coherence::granted(u32 home, u64 unit, Notice message) {
     u64 word = medium_.word(home, unit);
     if (copy_state(word) == escrow || (message == m_grant && copy_state(word) == invalid)) unexpected("a grant", home, unit, word);
     if (copy_state(word) == invalid) medium_.fill(home, unit);

@@ -26,7 +26,7 @@
 
 namespace osf {
 
-enum Message : u16 { m_gets, m_getm, m_invack, m_back, m_datas, m_datam, m_grant, m_inv, m_recall, m_taken, m_held, m_held_end, m_drop };
+enum Notice : u16 { m_gets, m_getm, m_invack, m_back, m_datas, m_datam, m_grant, m_inv, m_recall, m_taken, m_held, m_held_end, m_drop };
 constexpr u32 HAVE = 1, KEEP = 1;
 
 enum HomeState : u64 { at_home, home_shared, lent };
@@ -63,7 +63,7 @@ struct Medium {
     virtual void free_slot(u32 slot) = 0;
     virtual void admit(u32 home, u64 unit, bool write) = 0;     // local touches that wait may go on
     virtual void condemn(u32 home, u64 unit) = 0;               // they never can
-    virtual void send(u32 host, Message message, u64 unit, u32 flags, Source source, u32 slot) = 0;
+    virtual void send(u32 host, Notice notice, u64 unit, u32 flags, Source source, u32 slot) = 0;
 };
 
 class Coherence {
@@ -73,7 +73,7 @@ public:
     void start();                          // after a keeper was killed: what its words say is made true again
     void want(u32 home, u64 unit, bool write);   // a local touch, or a prefetch
     bool may(u32 home, u64 unit, bool write);    // without asking anybody
-    void receive(u32 from, Message message, u64 unit, u32 flags);
+    void receive(u32 from, Notice notice, u64 unit, u32 flags);
     bool evict(u32 home, u64 unit);        // a copy that nobody waits for goes back; false: not now
 
     void connected(u32 host);              // the words of both sides are from the same lives
@@ -102,14 +102,14 @@ protected:  // all that a killed keeper forgets: the model checker takes it apar
     void answered(u32 host, u64 unit);
     void take_back(u32 host, u64 unit, u32 flags);
     void recalled(u32 home, u64 unit, u32 flags);
-    void granted(u32 home, u64 unit, Message message);
+    void granted(u32 home, u64 unit, Notice notice);
     void invalidated(u32 home, u64 unit);
     void ask(u32 home, u64 unit);
     void free_slot(u32 slot);
     void reconcile(u32 host);
     void forget_requests(u32 host);
     void release_from(u32 host, u64 unit, u64 word, bool shares = false);   // the host did not write it: it has nothing, or a copy
-    void tell(u32 host, Message message, u64 unit, u32 flags = 0, Source source = Source::none, u32 slot = 0);
+    void tell(u32 host, Notice notice, u64 unit, u32 flags = 0, Source source = Source::none, u32 slot = 0);
 
     Medium& medium_;
     u32 self_, hosts_;

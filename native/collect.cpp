@@ -74,6 +74,14 @@ void Space::drain(bool wait) {
     lock_drop(roots().collect);
 }
 
+void Space::tidy() {
+    {
+        std::lock_guard guard(limbo_mutex_);
+        if (limbo_.empty()) return;
+    }
+    drain(false);
+}
+
 void Space::collect() {
     if (read_only_) return;
     bool died = lock_take(roots().collect, members) == Grant::owner_died && recovery;

@@ -11,6 +11,7 @@ namespace osf {
 
 constexpr u32 PROTOCOL = 1;
 enum Role : u8 { role_keeper = 1, role_process = 2 };
+constexpr u8 hello_read_only = 1;
 enum FrameType : u16 { frame_hello = 1, frame_welcome = 2, frame_refused = 3, frame_first_keeper = 16, frame_first_process = 64 };
 
 struct HelloHead {
@@ -43,5 +44,16 @@ struct Hello {
         return hello;
     }
 };
+
+// The answer to a process: payload of frame_welcome.
+struct WelcomeHead {
+    u64 incarnation = 0;    // of the host's shard: another one does not have what the last one had
+    u64 flags = 0;          // welcome_*
+    u64 data_bytes = 0;     // of arrays, now
+    u32 unit = 0;           // of coherence, bytes
+    u32 member = 0;         // the process's place in the shard: with another one, its pins and locks are gone
+};
+static_assert(sizeof(WelcomeHead) == 32);
+enum WelcomeFlag : u64 { welcome_tell_pins = 1 };  // a keeper adopted the place: the first call is to say which pins are still wanted
 
 }  // namespace osf

@@ -26,7 +26,7 @@
 
 namespace osf {
 
-constexpr u32 VERSION = 1;
+constexpr u32 VERSION = 2;
 constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
 constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
 constexpr u64 STRIPES = 64, ARENAS = 16;
@@ -130,7 +130,8 @@ struct Member {
     u32 read_only;
     u64 pid, started_ns;    // for people; liveness is a record lock on byte `slot` of the file
     u64 pins_bytes;         // allocated so far
-    u64 pad[3];
+    u8 uuid[16];            // of a process on another host; zeros for one of this host
+    u32 remote, pad;        // 1: stands for a process on another host, alive until somebody clears the slot
 };
 static_assert(sizeof(Member) == 64);
 

@@ -28,7 +28,10 @@ int futex_wake(const u32& word, int count) {
 }
 
 Grant lock_take(Lock& lock, const Members& members, long timeout_ns) {
-    const u32 self = members.id();
+    return lock_take_as(members.executor(), lock, members, timeout_ns);
+}
+
+Grant lock_take_as(u32 self, Lock& lock, const Members& members, long timeout_ns) {
     if (!self) throw Error(Code::closed, "this process is no member of the space: it cannot hold locks there");
     if (cas(lock.word, 0u, self)) return Grant::clean;
     for (int spin = 0; spin < 200; spin++) {

@@ -20,9 +20,10 @@ constexpr u32 WAITERS = 1u << 31;
 
 enum class Grant { clean, owner_died, timed_out };
 
-// Takes the lock for member `self`. timeout_ns < 0 waits for ever. owner_died: taken, and what it guards may be
-// half changed.
+// Takes the lock for this process's member, or for member `self`. timeout_ns < 0 waits for ever. owner_died: taken, and
+// what it guards may be half changed.
 Grant lock_take(Lock& lock, const Members& members, long timeout_ns = -1);
+Grant lock_take_as(u32 self, Lock& lock, const Members& members, long timeout_ns = -1);
 void lock_drop(Lock& lock);
 
 // Waits while `word` is `expected`; false when the time is over. Spurious returns are possible.

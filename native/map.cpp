@@ -181,6 +181,7 @@ std::shared_ptr<Space> Space::attach(const std::string& directory, const Header&
 
 // Under the join gate. Closing the members file drops the record locks on it.
 void Space::unmap() {
+    if (before_unmap) before_unmap();
     munmap(base_, layout.reserve);
     base_ = nullptr;
     for (int fd : {control_fd_, members_fd_, data_fd_})
@@ -228,13 +229,17 @@ void Space::map_files() {
     map(data_fd_, layout.data_at, length, !read_only_, "data");
     madvise(base_ + layout.data_at, length, MADV_HUGEPAGE);  // taken where the backing can
     members.attach(members_fd_, base_ + layout.members_at);
-    meta.attach(Heap::meta, base_, layout, roots(), members, control_fd_, data_fd_);
-    data.attach(Heap::data, base_, layout, roots(), members, control_fd_, data_fd_);
-    index.attach(base_, roots(), meta, members);
+    attach_parts();
     u64 limit = load(data.pages().limit);  // before the size: a space that is being grown has its file grown first
     if (limit > layout.heap[1].pages || (!fixed && size_of(data_fd_) < limit * PAGE))
         throw Error(Code::corrupt, "the data file of the space at " + directory_ + " has " + std::to_string(size_of(data_fd_)) +
                                        " bytes, expected at least " + std::to_string(limit * PAGE));
+}
+
+void Space::attach_parts() {
+    meta.attach(Heap::meta, base_, layout, roots(), members, control_fd_, data_fd_);
+    data.attach(Heap::data, base_, layout, roots(), members, control_fd_, data_fd_);
+    index.attach(base_, roots(), meta, members);
 }
 
 std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only, const std::string& boot_id) {
@@ -269,11 +274,13 @@ std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only,
 
 // Under the join lock; true if others have the space open.
 bool Space::enter(const std::string& boot_id) {
+    // Processes on other hosts that a killed keeper served count: nothing of theirs is forgotten, and what the keeper left
+    // half done is finished by whoever takes its locks. They outlive a boot of this machine, though.
     u32 others = members.live_others();
+    if (members.live_others(false) == 0 && boot_id != header().boot_id)
+        throw Error(Code::corrupt, "the space at " + directory_ + " was left by an earlier boot of this machine (" +
+                                       header().boot_id + "); what it held cannot be trusted: remove it");
     if (others == 0) {
-        if (boot_id != header().boot_id)
-            throw Error(Code::corrupt, "the space at " + directory_ + " was left by an earlier boot of this machine (" +
-                                           header().boot_id + "); what it held cannot be trusted: remove it");
         u64 seal = load(header().seal);
         if (seal && seal != seal_value())
             throw Error(Code::corrupt, "the metadata of the space at " + directory_ + " fails its checksum: it was changed " +
@@ -289,6 +296,10 @@ bool Space::enter(const std::string& boot_id) {
 
 Space::~Space() {
     if (!base_) return;
+    if (home_) {
+        leave_home();
+        return;
+    }
     if (members.joined() && !read_only_) {
         try {
             collect();
@@ -356,6 +367,9 @@ void fork_after_all(bool child) {
     for (auto& space : forking) {
         if (child) {
             space->members.fork_child();
+            for (auto& weak : space->proxies_)  // the parent's to serve
+                if (auto proxy = weak.lock()) proxy->members.abandon();
+            space->proxies_.clear();
             space->limbo_.clear();  // the parent's to free
             space->limbo_bytes_ = 0;
         } else {

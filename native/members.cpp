@@ -44,8 +44,9 @@ JoinLock::~JoinLock() {
 }
 
 bool Members::slot_locked(u32 slot) const {
-    // The heir first: once it is no longer one, the child has its own lock.
-    if ((id_ && slot == slot_) || slot == heir_) return true;
+    // Its own first: once a child's slot is no longer among them, the child has its own lock.
+    if (own_->members.has(slot)) return true;
+    if (load(at(slot).state) == 1 && load(at(slot).remote)) return true;
     return record_lock(fd_, F_GETLK, F_WRLCK, slot) || record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot);
 }
 
@@ -56,11 +57,20 @@ bool Members::alive(u32 id) const {
     return load(member.state) == 1 && make_id(load(member.generation), slot) == id && slot_locked(slot);
 }
 
-u32 Members::live_others() const {
+u32 Members::live_others(bool remote) const {
     u32 count = 0;
-    for (u32 slot = 0; slot < slots_high(); slot++)
-        if (!(id_ && slot == slot_) && load(at(slot).state) == 1 && slot_locked(slot)) count++;
+    for (u32 slot = 0; slot < slots_high(); slot++) {
+        if ((id_ && slot == slot_) || load(at(slot).state) != 1 || (!remote && load(at(slot).remote))) continue;
+        if (slot_locked(slot)) count++;
+    }
     return count;
+}
+
+std::vector<u32> Members::unclaimed() const {
+    std::vector<u32> slots;
+    for (u32 slot = 0; slot < slots_high(); slot++)
+        if (load(at(slot).state) == 1 && load(at(slot).remote) && !own_->members.has(slot)) slots.push_back(slot);
+    return slots;
 }
 
 void Members::allocate_pins(u32 slot, u64 bytes) const {
@@ -68,12 +78,15 @@ void Members::allocate_pins(u32 slot, u64 bytes) const {
         fail_os("no memory for the pin table of a member", error);
 }
 
-void Members::claim(u32 slot, bool read_only, u64 pins_bytes) {
+void Members::claim(u32 slot, bool read_only, u64 pins_bytes, const Uuid* remote) {
     Member& member = at(slot);
     allocate_pins(slot, pins_bytes);
     member.pins_bytes = pins_bytes;
     member.read_only = read_only;
-    member.pid = u64(getpid());
+    member.pid = remote ? 0 : u64(getpid());
+    std::memset(member.uuid, 0, sizeof member.uuid);
+    if (remote) std::memcpy(member.uuid, remote->data(), sizeof member.uuid);
+    store(member.remote, u32(remote != nullptr));
     timespec time{};
     clock_gettime(CLOCK_REALTIME, &time);
     member.started_ns = u64(time.tv_sec) * 1'000'000'000u + u64(time.tv_nsec);
@@ -84,35 +97,69 @@ void Members::claim(u32 slot, bool read_only, u64 pins_bytes) {
     store(member.state, 1u, std::memory_order_seq_cst);
 }
 
-void Members::join(bool read_only) {
-    for (u32 slot = 0; slot < MEMBERS; slot++) {
+// A slot that nobody has, with its record lock. Dead members keep theirs until a writer reaps them. With every slot dead,
+// one is taken over: its locks are of an older generation and its pins are this process's to drop.
+u64 Members::lock_free_slot(u32& slot, bool read_only) {
+    for (slot = 0; slot < MEMBERS; slot++) {
         if (load(at(slot).state) != 0 || slot_locked(slot)) continue;
         if (!record_lock(fd_, F_SETLK, F_WRLCK, slot)) continue;
-        claim(slot, read_only, FIRST_PINS);
-        step();
-        slot_ = slot;
-        id_ = make_id(load(at(slot).generation), slot);
-        free_pins_.clear();
-        spare_ = NONE;
-        return;
+        own_->members.add(slot);
+        return FIRST_PINS;
     }
-    // Dead members keep their slots until a writer reaps them. With every slot dead, take one over: its locks are
-    // of an older generation and its pins are this process's to drop.
-    for (u32 slot = 0; slot < MEMBERS && !read_only; slot++) {
+    for (slot = 0; slot < MEMBERS && !read_only; slot++) {
         if (!seize(slot)) continue;
         u64 bytes = at(slot).pins_bytes;
         std::fill_n(pins(slot), load(at(slot).high), 0);
         add_orphan();
+        own_->members.add(slot);
+        own_->seized.remove(slot);
         step();
-        claim(slot, read_only, std::clamp(bytes, FIRST_PINS, PINS_BYTES));
-        slot_ = slot;
-        id_ = make_id(load(at(slot).generation), slot);
-        free_pins_.clear();
-        spare_ = NONE;
-        return;
+        return std::clamp(bytes, FIRST_PINS, PINS_BYTES);
     }
     throw Error(Code::too_many_members, "all " + std::to_string(MEMBERS) + " member slots are taken; close the space in " +
                                             "some process" + (read_only ? ", or open it once for writing to clear dead ones" : ""));
+}
+
+void Members::enter(u32 slot) {
+    own_->members.add(slot);
+    slot_ = slot;
+    id_ = make_id(load(at(slot).generation), slot);
+    free_pins_.clear();
+    spare_ = NONE;
+}
+
+void Members::join_new(bool read_only, const Uuid* remote) {
+    u32 slot = 0;
+    u64 bytes = lock_free_slot(slot, read_only);
+    try {
+        claim(slot, read_only, bytes, remote);
+    } catch (...) {
+        record_lock(fd_, F_SETLK, F_UNLCK, slot);
+        own_->members.remove(slot);
+        throw;
+    }
+    step();
+    enter(slot);
+    if (remote) record_lock(fd_, F_SETLK, F_UNLCK, slot);  // it would end with this process, the member shall not
+}
+
+bool Members::join_remote(const Uuid& uuid, bool read_only) {
+    for (u32 slot = 0; slot < slots_high(); slot++) {
+        Member& member = at(slot);
+        if (load(member.state) != 1 || !load(member.remote) || std::memcmp(member.uuid, uuid.data(), uuid.size())) continue;
+        if (own_->members.has(slot)) throw Error(Code::bad_input, "this process stands for that remote process already");
+        member.read_only = read_only;
+        enter(slot);
+        // Pins with a flag are of operations that a killed keeper did not end: what they kept is for the next sweep.
+        for (u32 index = 0; index < pins_high(slot); index++) {
+            if (load(pin(index)) & FLAGS) store(pin(index), 0);
+            if (load(pin(index)) == 0) free_pins_.push_back(index);
+        }
+        add_orphan();
+        return true;
+    }
+    join_new(read_only, &uuid);
+    return false;
 }
 
 void Members::drop_pins() {
@@ -131,6 +178,13 @@ void Members::leave() {
     step();
     id_ = 0;
     record_lock(fd_, F_SETLK, F_UNLCK, slot_);
+    own_->members.remove(slot_);
+}
+
+void Members::abandon() {
+    if (!id_) return;
+    id_ = 0;
+    own_->members.remove(slot_);
 }
 
 void Members::forget() {
@@ -150,11 +204,15 @@ void Members::forget() {
 }
 
 bool Members::seize(u32 slot) {
-    // The state first: an heir is known as such before its state says used, and this process does not see its own guard.
-    if (load(at(slot).state) != 1 || (id_ && slot == slot_) || slot == heir_) return false;
-    if (record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot) || !record_lock(fd_, F_SETLK, F_WRLCK, slot)) return false;
-    if (load(at(slot).state) == 1 && !record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot)) return true;
-    record_lock(fd_, F_SETLK, F_UNLCK, slot);
+    // The state first: a child's slot is known as such before its state says used.
+    auto dead = [&] { return load(at(slot).state) == 1 && !slot_locked(slot); };
+    if (!dead() || !own_->seized.add(slot)) return false;
+    if (record_lock(fd_, F_SETLK, F_WRLCK, slot)) {
+        if (dead()) return true;
+        // Somebody else reaped it, and another thread may have made it its own: then the lock is that one's.
+        if (!own_->members.has(slot)) record_lock(fd_, F_SETLK, F_UNLCK, slot);
+    }
+    own_->seized.remove(slot);
     return false;
 }
 
@@ -165,6 +223,7 @@ void Members::clear(u32 slot) {
     store(member.high, 0u);
     store(member.state, 0u, std::memory_order_seq_cst);
     record_lock(fd_, F_SETLK, F_UNLCK, slot);
+    own_->seized.remove(slot);
 }
 
 u32 Members::take_pin() {
@@ -211,10 +270,12 @@ void Members::reserve_heir() {
         if (!record_lock(fd_, F_SETLK, F_WRLCK, GUARD + slot)) continue;
         const Member& own = at(slot_);
         heir_ = slot;
+        own_->members.add(slot);
         try {
             claim(slot, own.read_only, own.pins_bytes);
         } catch (const Error&) {
             heir_ = MEMBERS;
+            own_->members.remove(slot);
             record_lock(fd_, F_SETLK, F_UNLCK, GUARD + slot);
             return;
         }
@@ -238,7 +299,10 @@ void Members::fork_parent() {
         close(heir_pipe_[0]);
         heir_pipe_[0] = heir_pipe_[1] = -1;
     }
-    if (heir_ < MEMBERS) record_lock(fd_, F_SETLK, F_UNLCK, GUARD + heir_);
+    if (heir_ < MEMBERS) {
+        record_lock(fd_, F_SETLK, F_UNLCK, GUARD + heir_);
+        own_->members.remove(heir_);
+    }
     heir_ = MEMBERS;
     mutex_.unlock();
 }
@@ -246,13 +310,12 @@ void Members::fork_parent() {
 void Members::fork_child() {
     // If the parent was killed meanwhile nobody vouched for this process, and its slot may have been reaped.
     id_ = 0;
+    own_->members.clear();
+    own_->seized.clear();
     bool locked = heir_id_ && record_lock(fd_, F_SETLK, F_WRLCK, heir_);
     if (locked && load(at(heir_).state) == 1 && make_id(load(at(heir_).generation), heir_) == heir_id_) {
-        slot_ = heir_;
-        id_ = heir_id_;
+        enter(heir_);
         at(slot_).pid = u64(getpid());
-        free_pins_.clear();
-        spare_ = NONE;
         for (u32 index = 0; index < load(at(slot_).high); index++)
             if (load(pin(index)) == 0) free_pins_.push_back(index);
     } else if (locked) {

@@ -30,6 +30,7 @@ Held Space::make(const Spec& spec, bool zero) {
     if (!spec.name.empty()) check_name(spec.name);
     if (spec.shape.size() > 64 || spec.descr.size() > 4096)
         throw Error(Code::bad_input, "an array has at most 64 dimensions and a dtype description of 4096 bytes");
+    if (spec.nbytes > layout.reserve) no_room(spec.nbytes, "more than all addresses of the space");
     Held held;
     for (int attempt = 0;; attempt++) {
         try {
@@ -293,6 +294,21 @@ std::vector<Entry> Space::list(std::string_view prefix) {
     members.give_pin(pin);
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
     return entries;
+}
+
+Stats Space::stats() const {
+    const Header& head = header();
+    Stats result{head.name, head.backing, head.base, head.reserve, head.created_ns, head.page_size, head.base + layout.data_at,
+                 data.limit() * PAGE, (data.limit() - data.used()) * PAGE, data.largest_run() * PAGE, layout.heap[1].pages * PAGE,
+                 meta.limit() * PAGE, index.live(), head.mode, load(head.removed) != 0, read_only_, {}};
+    for (u32 slot = 0; slot < members.slots_high(); slot++) {
+        const Member& member = members.at(slot);
+        if (load(member.state) != 1) continue;
+        u64 pins = 0;
+        for (u32 pin = 0; pin < members.pins_high(slot); pin++) pins += load(members.pins(slot)[pin]) != 0;
+        result.members.push_back({slot, member.pid, pins, load(member.remote) != 0, member.read_only != 0, members.slot_locked(slot)});
+    }
+    return result;
 }
 
 }  // namespace osf

@@ -54,6 +54,21 @@ struct Audit {              // what verification found; all but the first two sh
     u64 damaged = 0;                            // records that fail their checksum, slabs that miscount their slots
 };
 
+struct MemberStats {
+    u32 slot;
+    u64 pid, pins;
+    bool remote, read_only, alive;
+};
+
+struct Stats {
+    std::string name, backing;
+    u64 base, reserve, created_ns, page_size;
+    u64 data_address, bytes, free, largest_free, limit, metadata_bytes, arrays;
+    u32 mode;
+    bool removed, read_only;
+    std::vector<MemberStats> members;
+};
+
 struct CreateOptions {
     std::string directory;  // made by the caller, empty
     std::string name, boot_id;
@@ -67,6 +82,9 @@ class Space {
 public:
     static void create(const CreateOptions& options);
     static std::shared_ptr<Space> open(const std::string& directory, bool read_only, const std::string& boot_id);
+    // The same space as a process on another host has it: a membership and pins of its own on this one's mapping. If a
+    // slot bears its uuid (a keeper was killed), that one, with the pins it has. It leaves when the object goes, unless abandoned.
+    static std::shared_ptr<Space> proxy(const std::shared_ptr<Space>& home, const Uuid& uuid, bool read_only);
     ~Space();
     Space(const Space&) = delete;
     Space& operator=(const Space&) = delete;
@@ -83,6 +101,14 @@ public:
     void rename(std::string_view from, std::string_view to);
     std::vector<Entry> list(std::string_view prefix);
 
+    // Of a proxy
+    bool adopted() const { return adopted_; }
+    std::vector<Held> pinned() const;                        // what it holds
+    void abandon() { abandoned_ = true; }                    // the slot stays for the next keeper to adopt
+    // Of a keeper: remote processes that no proxy of this process stands for
+    std::vector<Uuid> unclaimed() const;
+    u32 clear_unclaimed();                                   // drops their pins; their locks are found dead
+
     void hand_out(const Held& held) { store(members.pin(held.pin), held.record); }  // to a view: no longer transient
 
     Record& record(const Held& held) const { return record(held.record); }
@@ -95,7 +121,9 @@ public:
     // The whole
     void grow(u64 bytes);
     void collect();          // frees what nobody holds, dead processes' things included
+    void tidy();             // frees what this member let go of and keeps for a larger batch, if nobody else is freeing
     Audit audit();
+    Stats stats() const;
     void check_usable() const {
         if (load(header().removed, std::memory_order_relaxed) || !members.joined()) refuse();
     }
@@ -106,6 +134,10 @@ public:
     bool read_only() const { return read_only_; }
     const std::string& directory() const { return directory_; }
 
+    // A space of several hosts: what answers this process's faults lives as long as the mapping does.
+    std::shared_ptr<void> companion;
+    std::function<void()> before_unmap;
+
     const Layout layout;
     Members members;
     Heap meta, data;
@@ -113,6 +145,9 @@ public:
 
 private:
     Space(std::string directory, const Header& header, bool read_only);
+    Space(const std::shared_ptr<Space>& home, bool read_only);
+    void attach_parts();
+    void leave_home();
     void map_files();
     static std::shared_ptr<Space> attach(const std::string& directory, const Header& header, bool read_only);
     void unmap();
@@ -152,6 +187,9 @@ private:
     std::mutex limbo_mutex_;
     std::vector<u32> limbo_;                     // transient pins
     u64 limbo_bytes_ = 0;
+    std::shared_ptr<Space> home_;                // of a proxy: whose mapping it is
+    std::vector<std::weak_ptr<Space>> proxies_;  // guarded by the join gate
+    bool adopted_ = false, abandoned_ = false;
 
     friend void fork_prepare_all();
     friend void fork_after_all(bool child);

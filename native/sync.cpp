@@ -21,6 +21,12 @@ static bool nap(const u32& word, u32 seen, u64 start, long timeout_ns) {
     return true;
 }
 
+// The lock inside a barrier or channel. It is held for moments only, unless somebody wrote over it.
+static void take(Lock& lock, const Members& members, const std::function<bool()>& interrupted) {
+    while (lock_take(lock, members, interrupted ? TICK : -1) == Grant::timed_out)
+        if (interrupted()) throw Error(Code::broken_barrier, "gave up waiting for the lock inside a barrier or channel");
+}
+
 // Ends the round `generation`: the next one begins with nobody in it. A futex waits on the low half of the word.
 static void next_round(Barrier& barrier, u32 generation) {
     static_assert(offsetof(Barrier, arrived) == offsetof(Barrier, generation) + 4 && offsetof(Barrier, generation) % 8 == 0);
@@ -41,26 +47,31 @@ static void end_badly(Barrier& barrier, bool broken) {
 
 u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted) {
     const u64 start = now_ns();
-    lock_take(barrier.lock, members);
+    take(barrier.lock, members, interrupted);
     if (load(barrier.broken)) {
         lock_drop(barrier.lock);
         throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
     }
     u32 generation = load(barrier.generation), place = load(barrier.arrived);
+    if (place >= barrier.parties) {
+        lock_drop(barrier.lock);
+        throw Error(Code::corrupt, "the barrier's bytes were overwritten: " + std::to_string(place) + " of " +
+                                       std::to_string(barrier.parties) + " parties wait");
+    }
     if (place + 1 == barrier.parties) {
         next_round(barrier, generation);
         lock_drop(barrier.lock);
         futex_wake(barrier.generation, INT_MAX);
         return 0;
     }
-    store(barrier.ids[place], members.id());
+    store(barrier.ids[place], members.executor());  // who serves a remote process gives up for it
     step();
     store(barrier.arrived, place + 1);
     step();
     lock_drop(barrier.lock);
     for (;;) {
         bool in_time = nap(barrier.generation, generation, start, timeout_ns) && !(interrupted && interrupted());
-        lock_take(barrier.lock, members);
+        take(barrier.lock, members, interrupted);
         if (load(barrier.generation) != generation) {
             bool failed = int(load(barrier.failed) - (generation + 1)) >= 0 && load(barrier.failed);
             lock_drop(barrier.lock);
@@ -68,7 +79,7 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
             return barrier.parties - 1 - place;
         }
         bool death = false;
-        for (u32 at = 0; at < load(barrier.arrived); at++) death |= !members.alive(load(barrier.ids[at]));
+        for (u32 at = 0; at < std::min(load(barrier.arrived), barrier.parties); at++) death |= !members.alive(load(barrier.ids[at]));
         if (death || !in_time) {
             end_badly(barrier, true);
             throw Error(Code::broken_barrier, death ? "the barrier broke: a process died while waiting; reset() it"
@@ -80,16 +91,18 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
 }
 
 // Those who wait learn that their round broke.
-void barrier_reset(Barrier& barrier, const Members& members) {
-    lock_take(barrier.lock, members);
+void barrier_reset(Barrier& barrier, const Members& members, const std::function<bool()>& interrupted) {
+    take(barrier.lock, members, interrupted);
     end_badly(barrier, false);
 }
 
-// Holds a channel's lock, through exceptions too. A dead owner leaves nothing to repair.
+// Holds a channel's lock, through exceptions too; or not, if it is not to be had in time. A dead owner leaves nothing to repair.
 struct Guard {
     Lock& lock;
-    bool held = true;
-    Guard(Lock& of, const Members& members) : lock(of) { lock_take(lock, members); }
+    bool held;
+    Guard(Lock& of, const Members& members, long timeout_ns)
+        : lock(of), held(lock_take(lock, members, timeout_ns < 0 ? -1 : std::max(timeout_ns, TICK)) != Grant::timed_out) {}
+    explicit Guard(Lock& taken) : lock(taken), held(true) {}
     ~Guard() { drop(); }
     void drop() { if (std::exchange(held, false)) lock_drop(lock); }
     Guard(const Guard&) = delete;
@@ -118,7 +131,8 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
                                          std::to_string(channel.slot_bytes - sizeof(Slot)) + "); put it as an array and send that");
     const u64 start = now_ns();
     for (;;) {
-        Guard guard(channel.lock, space.members);
+        Guard guard(channel.lock, space.members, timeout_ns);
+        if (!guard.held) return false;
         refuse_deleted(channel);
         u64 tail = load(channel.tail);
         if (tail - load(channel.head) < channel.capacity) {
@@ -158,7 +172,8 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
     Channel& channel = channel_at(space, held);
     const u64 start = now_ns();
     for (;;) {
-        Guard guard(channel.lock, space.members);
+        Guard guard(channel.lock, space.members, timeout_ns);
+        if (!guard.held) return false;
         refuse_deleted(channel);
         u64 head = load(channel.head);
         if (head == load(channel.tail)) {
@@ -168,6 +183,8 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
             continue;
         }
         Slot& slot = slot_at(channel, head);
+        if (slot.length > channel.slot_bytes - sizeof(Slot))
+            throw Error(Code::corrupt, "the channel's bytes were overwritten: a message has " + std::to_string(slot.length) + " bytes");
         message.kind = slot.kind;
         message.bytes.assign(slot.bytes, slot.length);
         bool lost = false;
@@ -199,10 +216,11 @@ u64 channel_length(Space& space, const Held& held) {
     return load(channel.tail) - head;
 }
 
-void channel_discard(Space& space, const Held& held) {
+void channel_discard(Space& space, const Held& held, const std::function<bool()>& interrupted) {
     Channel& channel = channel_at(space, held);
     {
-        Guard guard(channel.lock, space.members);
+        take(channel.lock, space.members, interrupted);
+        Guard guard(channel.lock);
         store(channel.deleted, 1u);
         step();
         for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));

@@ -20,7 +20,7 @@ struct Barrier {
 // The order of arrival, counted down to 0 for the last. Throws broken_barrier if a waiter died, the time ran out, the
 // barrier is broken already, or `interrupted` (asked every tick) wants to give up.
 u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted = {});
-void barrier_reset(Barrier& barrier, const Members& members);
+void barrier_reset(Barrier& barrier, const Members& members, const std::function<bool()>& interrupted = {});
 inline u64 barrier_bytes(u32 parties) { return sizeof(Barrier) + 4ull * parties; }
 
 struct Channel {
@@ -49,7 +49,7 @@ inline u64 channel_bytes(u32 capacity, u32 slot_bytes) { return sizeof(Channel) 
 bool channel_send(Space& space, const Held& channel, std::string_view bytes, const Held* array, long timeout_ns);
 bool channel_receive(Space& space, const Held& channel, Message& message, long timeout_ns);
 u64 channel_length(Space& space, const Held& channel);
-void channel_discard(Space& space, const Held& channel);  // frees unnamed arrays that are under way
+void channel_discard(Space& space, const Held& channel, const std::function<bool()>& interrupted = {});  // frees unnamed arrays that are under way
 
 constexpr char HIDDEN = '\x01';  // first byte of names that users do not see
 

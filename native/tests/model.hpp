@@ -33,14 +33,14 @@ struct Violation { std::string what; };
 struct Killed {};
 
 // A message: kind 4 bits, unit 2, flags 4, carries bytes 1, they are fresh 1.
-constexpr u16 packed(Message m, u32 unit, u32 flags, bool bytes, bool fresh) {
+constexpr u16 packed(Notice m, u32 unit, u32 flags, bool bytes, bool fresh) {
     return u16(m | unit << 4 | flags << 6 | u32(bytes) << 10 | u32(fresh) << 11);
 }
-constexpr Message kind_of(u16 m) { return Message(m & 15); }
+constexpr Notice kind_of(u16 m) { return Notice(m & 15); }
 constexpr u32 unit_in(u16 m) { return m >> 4 & 3; }
 constexpr u32 flags_in(u16 m) { return m >> 6 & 15; }
 constexpr u16 FRESH = 1 << 11, BYTES = 1 << 10;
-constexpr bool to_home(Message m) { return m == m_gets || m == m_getm || m == m_invack || m == m_back || m == m_held; }
+constexpr bool to_home(Notice m) { return m == m_gets || m == m_getm || m == m_invack || m == m_back || m == m_held; }
 
 enum Action : u8 { a_receive, a_want, a_evict, a_start, a_connected, a_disconnected, a_lost, a_purge, a_kill, a_stale, a_written, a_rebase };
 enum Life : u8 { dead, keeperless, alive };
@@ -164,7 +164,7 @@ public:
     void free_slot(u32 slot) override;
     void admit(u32 home, u64 unit, bool write) override;
     void condemn(u32 home, u64 unit) override;
-    void send(u32 host, Message message, u64 unit, u32 flags, Source source, u32 slot) override;
+    void send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) override;
 
 private:
     u32 at(u32 home, u64 unit) const;

@@ -225,7 +225,7 @@ inline void Actor::condemn(u32 home, u64 unit) {
     touched_[at(home, unit)] = 0;
 }
 
-inline void Actor::send(u32 host, Message message, u64 unit, u32 flags, Source source, u32 slot) {
+inline void Actor::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
     step();
     if (message == m_held_end) return sent.emplace_back(host, packed(message, NO_UNIT, 0, false, false)), void();
     u32 u = at(to_home(message) ? host : self, unit);

@@ -1,0 +1,313 @@
+// Connections to another host: opened, kept, given up; one call and its answer. The calls themselves are in remote_calls.cpp.
+#include "remote.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <set>
+
+namespace osf {
+
+constexpr int DIAL_MS = 2000;
+constexpr size_t IDLE_MOST = 8;
+constexpr u64 MS = 1'000'000;
+
+// Guards what fork handlers close. Never destroyed: connections may outlive static objects.
+static struct Inherited {
+    std::mutex mutex;
+    std::set<int> fds;
+    std::atomic<u64> forks{1};
+}& inherited = *new Inherited;
+
+void close_in_children(int fd, bool add) {
+    static int once = pthread_atfork([] { inherited.mutex.lock(); }, [] { inherited.mutex.unlock(); }, [] {
+        for (int open : inherited.fds) ::close(open);
+        inherited.fds.clear();
+        inherited.forks++;
+        inherited.mutex.unlock();
+    });
+    (void)once;
+    std::lock_guard guard(inherited.mutex);
+    if (add) inherited.fds.insert(fd);
+    else inherited.fds.erase(fd);
+}
+
+u64 forks() { return inherited.forks.load(std::memory_order_relaxed); }
+
+void throw_error(In in) {
+    u32 code = in.get<u32>();
+    u64 address = in.get<u64>(), bytes = in.get<u64>();
+    std::string host(in.text()), message(in.text());
+    if (Code(code) == Code::host_lost) throw HostLost(host, message, address, bytes);
+    throw Error(code <= u32(Code::os) ? Code(code) : Code::os, message);
+}
+
+Connection::Connection(const Peer& peer, const Uuid& uuid) {
+    const u64 start = now_ns();
+    wire = Wire::connect(peer.host, peer.port, peer.key, DIAL_MS);
+    close_in_children(wire->fd(), true);
+    try {
+        wire->lost_after(3000);
+        Hello hello = peer.hello;
+        std::copy(uuid.begin(), uuid.end(), hello.head.process);
+        wire->send(frame_hello, 0, hello.encode());
+        const FrameHead* head = wire->wait(std::max<long>(0, SILENCE_MS * long(MS) - long(now_ns() - start)));
+        if (!head) throw HostLost(peer.label(), "it does not answer the hello");
+        const u16 type = head->type;
+        std::string payload = wire->open();
+        In in(payload);
+        if (type == frame_refused) {
+            u32 code = in.get<u32>();
+            throw Error(code <= u32(Code::os) ? Code(code) : Code::refused, "the host " + peer.label() + " refused: " + payload.substr(sizeof code));
+        }
+        if (type != frame_welcome) throw Error(Code::refused, "the host " + peer.label() + " answered the hello with a frame of type " + std::to_string(type));
+        welcome = in.get<WelcomeHead>();
+    } catch (...) {
+        close_in_children(wire->fd(), false);
+        throw;
+    }
+}
+
+Connection::~Connection() {
+    ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
+    close_in_children(wire->fd(), false);
+}
+
+Remote::Remote(Peer peer) : peer_(std::move(peer)) {}
+
+Remote::~Remote() {
+    close();
+    Line* own = line_.load();
+    if (own && own->fork == forks()) delete own;
+}
+
+void Remote::lost(const std::string& why, const Ask& ask) const {
+    throw HostLost(peer_.label(), "the host " + peer_.label() + " is lost: " + why, ask.address, ask.bytes);
+}
+
+void Remote::check_usable() const {
+    if (closed_) throw Error(Code::closed, "the space '" + peer_.hello.space + "' was closed by this process");
+}
+
+Remote::Line& Remote::line() {
+    Line* present = line_.load();
+    while (!present || present->fork != forks()) {
+        auto fresh = std::make_unique<Line>();
+        fresh->fork = forks();
+        if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
+        fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, peer_.label());
+        if (line_.compare_exchange_strong(present, fresh.get())) present = fresh.release();
+    }
+    return *present;
+}
+
+std::unique_ptr<Connection> Remote::dial(Line& line) {
+    check_usable();
+    auto connection = std::make_unique<Connection>(peer_, line.uuid);
+    if (!(connection->welcome.flags & welcome_tell_pins)) return connection;
+    Ask claim = ask(Call::claim);
+    {
+        std::lock_guard guard(line.mutex);
+        for (const auto& [number, kept] : line.pins)
+            if (kept.incarnation == connection->welcome.incarnation && kept.member == connection->welcome.member)
+                claim.out.add(number).add(kept.pin).add(kept.record);
+    }
+    begin(line, *connection, claim);
+    Answer answer = finish(*connection, claim);
+    if (!answer.good) throw_error(In(answer.payload));
+    return connection;
+}
+
+std::unique_ptr<Connection> Remote::take(Line& line, bool fresh) {
+    while (!fresh) {
+        std::unique_ptr<Connection> connection;
+        {
+            std::lock_guard guard(line.mutex);
+            if (line.idle.empty()) break;
+            connection = std::move(line.idle.back());
+            line.idle.pop_back();
+        }
+        // It has nothing to say to us, unless that it is at its end.
+        pollfd state{connection->wire->fd(), POLLIN | POLLRDHUP, 0};
+        if (::poll(&state, 1, 0) == 0) return connection;
+        drop(line, std::move(connection));
+    }
+    return dial(line);
+}
+
+void Remote::give_back(Line& line, std::unique_ptr<Connection> connection) {
+    std::lock_guard guard(line.mutex);
+    if (!closed_ && line.idle.size() < IDLE_MOST) line.idle.push_back(std::move(connection));
+}
+
+void Remote::drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin) {
+    std::lock_guard guard(line.mutex);
+    if (connection) line.releases.insert(line.releases.end(), connection->released.begin(), connection->released.end());
+    if (new_pin) line.releases.push_back(new_pin);  // if the home has made it
+}
+
+void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
+    Wire& wire = *connection.wire;
+    std::vector<u64> releases;
+    {
+        std::lock_guard guard(line.mutex);
+        releases.swap(line.releases);
+    }
+    connection.released.insert(connection.released.end(), releases.begin(), releases.end());
+    for (size_t at = 0; at < releases.size(); at += RANGES_MAX) {
+        std::span<const u64> some = std::span(releases).subspan(at, std::min<size_t>(RANGES_MAX, releases.size() - at));
+        wire.queue(u16(frame_call + u16(Call::release)), 0, {reinterpret_cast<const char*>(some.data()), some.size_bytes()});
+    }
+    const u64 id = connection.next_id++;
+    wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
+    u64 heard = now_ns();
+    for (u64 done = 0;;) {
+        size_t before = wire.queued();
+        if (wire.flush() && done == ask.parts.size()) return;
+        if (wire.queued() < before || wire.fill()) heard = now_ns();
+        if (done < ask.parts.size() && wire.queued() < BULK) {
+            const u64 bytes = std::min<u64>(BULK, ask.parts.size() - done);
+            wire.queue(frame_part, id, ask.parts.subspan(done, bytes));
+            done += bytes;
+            continue;
+        }
+        if (now_ns() - heard > SILENCE_MS * MS) throw HostLost(peer_.label(), "it takes no bytes");
+        pollfd ready{wire.fd(), POLLOUT, 0};
+        ::poll(&ready, 1, 100);
+    }
+}
+
+Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
+    Wire& wire = *connection.wire;
+    const u64 id = connection.next_id - 1;
+    u64 heard = now_ns(), asked = heard;
+    bool cancelled = false;
+    for (;;) {
+        const FrameHead* head = wire.wait(100 * MS);
+        const u64 now = now_ns();
+        if (ask.interrupted && !cancelled && now - asked >= 90 * MS) {
+            asked = now;
+            if (ask.interrupted()) {
+                cancelled = true;
+                wire.send(frame_cancel, id);
+            }
+        }
+        if (!head) {
+            if (now - heard > SILENCE_MS * MS) throw HostLost(peer_.label(), "it was silent for " + std::to_string(SILENCE_MS) + " ms");
+            continue;
+        }
+        heard = now;
+        const u16 type = head->type;
+        if (type == frame_alive) {
+            wire.open();
+            continue;
+        }
+        if (head->id != id) throw Error(Code::refused, "the host " + peer_.label() + " answered another call");
+        std::string payload = wire.open();
+        if (type == frame_part && ask.page) {
+            ask.page(In(payload));
+            continue;
+        }
+        if (type != frame_reply && type != frame_error)
+            throw Error(Code::refused, "the host " + peer_.label() + " answered with a frame of type " + std::to_string(type));
+        connection.released.clear();
+        return {type == frame_reply, std::move(payload), connection.welcome};
+    }
+}
+
+Remote::Answer Remote::call(Ask ask) {
+    Line& own = line();
+    for (int attempt = 0;; attempt++) {
+        std::unique_ptr<Connection> connection;
+        u64 start = now_ns();
+        try {
+            check_usable();
+            connection = take(own, attempt > 0);
+        } catch (const HostLost& error) {
+            lost(error.what(), ask);
+        }
+        for (const RemoteArray* array : ask.arrays) {
+            if (!array || (array->incarnation == connection->welcome.incarnation && array->member == connection->welcome.member)) continue;
+            bool other = array->incarnation != connection->welcome.incarnation;
+            give_back(own, std::move(connection));
+            lost(other ? "it was restarted and does not have this array any more" : "it was cut off for so long that it let go of what this process held", ask);
+        }
+        Answer answer;
+        try {
+            begin(own, *connection, ask);
+            start = now_ns();
+            answer = finish(*connection, ask);
+        } catch (const Error& error) {
+            const bool silent = now_ns() - start > SILENCE_MS * MS && !ask.interrupted;
+            drop(own, std::move(connection), ask.new_pin);
+            if (error.code != Code::host_lost) throw;
+            if (!ask.again || attempt || silent) lost(error.what(), ask);
+            if (ask.new_pin) ask.out.set_first(ask.new_pin = new_number());
+            continue;
+        }
+        give_back(own, std::move(connection));
+        if (!answer.good) throw_error(In(answer.payload));
+        answer.number = ask.new_pin;
+        return answer;
+    }
+}
+
+WelcomeHead Remote::welcome() {
+    Line& own = line();
+    try {
+        auto connection = take(own, false);
+        WelcomeHead result = connection->welcome;
+        give_back(own, std::move(connection));
+        return result;
+    } catch (const HostLost& error) {
+        lost(error.what(), ask(Call::find));
+    }
+}
+
+void Remote::close() {
+    if (closed_.exchange(true)) return;
+    Line* own = line_.load();
+    if (!own || own->fork != forks()) return;
+    own->transfers.reset();
+    std::lock_guard guard(own->mutex);
+    if (!own->idle.empty()) {
+        try {
+            own->idle[0]->wire->queue(frame_bye, 0);
+            own->idle[0]->wire->flush();
+        } catch (const Error&) {}
+    }
+    own->idle.clear();
+}
+
+// Does not wait for anything: it is called wherever Python lets go of an array.
+void Remote::release(const RemoteArray& array) noexcept {
+    if (array.fork != forks() || closed_) return;
+    try {
+        Line& own = line();
+        std::unique_ptr<Connection> connection;
+        {
+            std::lock_guard guard(own.mutex);
+            own.pins.erase(array.number);
+            if (own.idle.empty()) {
+                own.releases.push_back(array.number);
+                return;
+            }
+            connection = std::move(own.idle.back());
+            own.idle.pop_back();
+        }
+        connection->released.push_back(array.number);
+        try {
+            connection->wire->queue(u16(frame_call + u16(Call::release)), 0, {reinterpret_cast<const char*>(&array.number), sizeof array.number});
+            connection->wire->flush();
+        } catch (const Error&) {
+            drop(own, std::move(connection));
+            return;
+        }
+        give_back(own, std::move(connection));
+    } catch (...) {}  // no memory: the home drops it with this process
+}
+
+}  // namespace osf

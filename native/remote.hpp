@@ -1,0 +1,183 @@
+// Another host as one process of this one calls it (calls.hpp): one Remote per process and other host.
+//
+// A blocking call takes an idle connection or opens one. Gets and writes of bytes by address share one more, on which many are in
+// flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer is lost: HostLost. So is what it
+// held for us if it comes back as another incarnation, or has given up our place in the meantime; new calls work then.
+//
+// After fork the child has a line of its own: no connection, another uuid. Its pins are its parent's numbers, so each is taken
+// anew by its address when it is first used; until then the parent has to hold it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "calls.hpp"
+#include "hello.hpp"
+#include "space.hpp"
+#include "transfer.hpp"
+#include "wire.hpp"
+
+namespace osf {
+
+struct Peer {
+    std::string host;
+    u16 port = 0;
+    Key key{};
+    Hello hello;             // without the uuid of the process
+    std::string label() const { return host + ":" + std::to_string(port); }
+};
+
+// A connection that was welcomed.
+struct Connection {
+    std::unique_ptr<Wire> wire;
+    WelcomeHead welcome;
+    u64 next_id = 1;
+    std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
+    Connection(const Peer& peer, const Uuid& uuid);
+    ~Connection();
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+};
+
+// Connections are closed in a forked child, and `forks` counts how often this process is one.
+void close_in_children(int fd, bool add);
+u64 forks();
+
+[[noreturn]] void throw_error(In in);               // what a frame_error says
+
+struct RemoteArray {
+    u64 number = 0;                                 // by which this process holds it
+    u64 incarnation = 0, fork = 0, record = 0;
+    u32 member = 0, pin = 0;                        // our place at the home, and which of its pins it is
+    u64 address = 0, nbytes = 0;
+    u16 dtype = 0;
+    u8 kind = 0;
+    std::vector<u64> shape;
+    std::string descr;
+};
+
+struct RemoteMessage {
+    u32 kind = 0;
+    std::string bytes;
+    std::optional<RemoteArray> array;
+};
+
+struct ChannelFacts {
+    u32 capacity, slot_bytes;
+    u64 length;
+    u32 deleted;
+};
+
+using Interrupted = std::function<bool()>;          // asked every tenth of a second of waiting
+
+class Remote {
+public:
+    explicit Remote(Peer peer);
+    ~Remote();
+    Remote(const Remote&) = delete;
+    Remote& operator=(const Remote&) = delete;
+
+    const Peer& peer() const { return peer_; }
+    WelcomeHead welcome();                          // connects if need be
+    void close();                                   // says goodbye: all that this process holds there is dropped
+    void check_usable() const;
+    bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
+    std::atomic<bool> mapped{false};                // its addresses may be touched in this process
+    std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
+
+    RemoteArray make(const Spec& spec, bool zero);
+    RemoteArray put(const Spec& spec, std::span<const char> bytes, bool replace);
+    std::optional<RemoteArray> find(std::string_view name);
+    RemoteArray at(u64 address);
+    void release(const RemoteArray& array) noexcept;
+    std::pair<u64, std::string> look(RemoteArray& array);       // state, name
+    void publish(RemoteArray& array, bool replace);
+    void name(RemoteArray& array, std::string_view name);
+    bool contains(std::string_view name);
+    bool remove(std::string_view name, RemoteArray* only = nullptr);
+    void rename(std::string_view from, std::string_view to);
+    std::vector<Entry> list(std::string_view prefix);
+    void grow(u64 bytes);
+    void collect();
+    Audit audit();
+    Stats stats();
+    std::string owners(u64 address, u64 bytes);
+
+    std::pair<bool, u64> atomic(RemoteArray& array, u64 offset, Verb verb, u8 width, u64 a = 0, u64 b = 0);
+    bool wait_word(RemoteArray& array, u64 offset, u32 expected, long timeout_ns, const Interrupted& interrupted);
+    int wake_word(RemoteArray& array, u64 offset, int count);
+    Grant lock_take(RemoteArray& array, long timeout_ns, const Interrupted& interrupted);
+    bool lock_drop(RemoteArray& array);
+    bool lock_owned(RemoteArray& array);
+    void barrier_init(RemoteArray& array, u32 parties);
+    std::pair<u32, bool> barrier_facts(RemoteArray& array);     // parties, broken
+    u32 barrier_wait(RemoteArray& array, long timeout_ns, const Interrupted& interrupted);
+    void barrier_reset(RemoteArray& array);
+    void channel_init(RemoteArray& array, u32 capacity, u32 slot_bytes);
+    ChannelFacts channel_facts(RemoteArray& array);
+    bool channel_send(RemoteArray& array, std::string_view message, RemoteArray* other, long timeout_ns, const Interrupted& interrupted);
+    bool channel_receive(RemoteArray& array, RemoteMessage& message, long timeout_ns, const Interrupted& interrupted);
+    void channel_discard(RemoteArray& array);
+
+    // The memory at `places` is used until the transfer is done.
+    std::shared_ptr<Transfer> get(std::vector<Range> ranges, std::vector<char*> places);
+    std::shared_ptr<Transfer> write(std::vector<Range> ranges, std::vector<char*> places);
+    bool wait(Transfer& transfer, long timeout_ns, const Interrupted& interrupted);  // false: not done; throws what went wrong
+
+    // One look-up at several hosts, all asked before the first has answered. The errors of single hosts are told through `failed`.
+    using Failed = std::function<void(size_t which, const Error&)>;
+    static std::vector<std::optional<RemoteArray>> find_all(std::span<Remote* const> remotes, std::string_view name, const Failed& failed);
+
+private:
+    // What this process has there; another after a fork.
+    struct Line {
+        u64 fork = 0;
+        Uuid uuid{};
+        std::mutex mutex;
+        std::vector<std::unique_ptr<Connection>> idle;
+        std::vector<u64> releases;                              // to be told with the next call
+        struct Kept { u64 incarnation, record; u32 member, pin; };
+        std::unordered_map<u64, Kept> pins;                     // by number
+        std::atomic<u64> next_number{1};
+        std::unique_ptr<Transfers> transfers;
+    };
+    struct Ask {
+        Call call;
+        Out out;
+        bool again = false;                                     // harmless if done twice
+        RemoteArray* arrays[2] = {nullptr, nullptr};
+        u64 new_pin = 0;                                        // number of a pin that the call makes
+        std::span<const char> parts;
+        std::function<void(In)> page;                           // for each part of the reply
+        Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
+        u64 address = 0, bytes = 0;                             // what it is about, for errors
+    };
+    struct Answer {
+        bool good = false;
+        std::string payload;
+        WelcomeHead welcome;
+        u64 number = 0;                                         // of the pin that was made
+    };
+    Line& line();
+    std::unique_ptr<Connection> dial(Line& line);
+    std::unique_ptr<Connection> take(Line& line, bool fresh);
+    void give_back(Line& line, std::unique_ptr<Connection> connection);
+    void drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin = 0);
+    void begin(Line& line, Connection& connection, const Ask& ask);
+    Answer finish(Connection& connection, const Ask& ask);
+    Answer call(Ask ask);
+    RemoteArray keep(const Answer& answer, In& in);
+    u64 number_of(RemoteArray& array);
+    u64 new_number() { return line().next_number++; }
+    Ask ask(Call call, bool again = false) const;
+    Ask about(Call call, RemoteArray& array, bool again = false);
+    [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
+
+    const Peer peer_;
+    std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held
+    std::atomic<bool> closed_{false};
+};
+
+}  // namespace osf

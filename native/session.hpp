@@ -1,0 +1,83 @@
+// One connection of a process on another host, served by one thread.
+#pragma once
+
+#include "serve.hpp"
+#include "sync.hpp"
+
+namespace osf {
+
+class Session {
+public:
+    Session(Proxies& proxies, std::shared_ptr<Proxy> proxy, Line& line);
+    void run();                                  // until bye; throws when the connection ends otherwise
+    bool bye() const { return bye_; }
+
+private:
+    using Answer = void (Session::*)(In&);
+
+    // session.cpp
+    void call(Call which);
+    void push(bool all);                         // sends what is queued; not all: only when it is much
+    void reply(const Out& out = {});
+    void reply(const Out& out, const std::function<void()>& undo);  // of what nobody would know of if the answer cannot be sent
+    void error(const Error& error);
+    bool given_up();                             // asked while a call waits: a cancel came, or the connection is gone
+    bool wait_in_slices(long timeout_ns, const std::function<bool(long slice_ns)>& once);  // false: the time is over, or cancelled
+
+    // Arrays
+    void make(In& in);
+    void put(In& in);
+    void find(In& in);
+    void at(In& in);
+    void look(In& in);
+    void publish(In& in);
+    void name(In& in);
+    void release(In& in);
+    void claim(In& in);
+    void contains(In& in);
+    void remove(In& in);
+    void rename(In& in);
+    void list(In& in);
+    void grow(In& in);
+    void collect(In& in);
+    void audit(In& in);
+    void stats(In& in);
+    void owners(In& in);
+    void give(u64 number, const Held& held, Out out = {});
+    Spec spec(In& in) const;
+
+    // Bytes
+    void get(In& in);
+    void write(In& in);
+    std::vector<Range> ranges(In& in);
+    void check(const std::vector<Range>& ranges) const;
+    void receive(char* to, u64 bytes);           // parts; to nowhere if null
+
+    // Atomics, locks, barriers, channels
+    void atomic(In& in);
+    void wait_word(In& in);
+    void wake_word(In& in);
+    void lock_take(In& in);
+    void lock_drop(In& in);
+    void lock_owned(In& in);
+    void barrier_init(In& in);
+    void barrier_facts(In& in);
+    void barrier_wait(In& in);
+    void barrier_reset(In& in);
+    void channel_init(In& in);
+    void channel_facts(In& in);
+    void channel_send(In& in);
+    void channel_receive(In& in);
+    void channel_discard(In& in);
+    void need_write() const;
+
+    Proxies& proxies_;
+    std::shared_ptr<Proxy> proxy_;
+    Space& space_;
+    Line& line_;
+    Wire& wire_;
+    u64 id_ = 0;                                 // of the call that is worked on
+    bool bye_ = false, cancelled_ = false, gone_ = false, answered_ = false;
+};
+
+}  // namespace osf

@@ -1,0 +1,315 @@
+#include "transfer.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "remote.hpp"
+
+namespace osf {
+
+constexpr size_t AHEAD = 512 * KIB;                // sealed and not yet sent
+constexpr u64 TOGETHER = 8;                        // requests that are worth a send of their own
+constexpr u64 MS = 1'000'000;
+constexpr u64 SPIN_NS = 50'000;
+
+Transfer::Transfer(bool writes, std::vector<Range> of, std::vector<char*> at)
+    : write(writes), ranges(std::move(of)), places(std::move(at)), fork(forks()) {}
+
+bool Transfer::next(Cursor& cursor, char*& place, u64& bytes) const {
+    while (cursor.range < ranges.size() && cursor.at == ranges[cursor.range].bytes) cursor = {cursor.range + 1, 0};
+    if (cursor.range == ranges.size()) return false;
+    place = places[cursor.range] + cursor.at;
+    bytes = std::min<u64>(BULK, ranges[cursor.range].bytes - cursor.at);
+    return true;
+}
+
+Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::string label) : dial_(std::move(dial)), label_(std::move(label)) {
+    poke_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (poke_ < 0) fail_os("eventfd", errno);
+    close_in_children(poke_, true);
+}
+
+Transfers::~Transfers() {
+    {
+        std::lock_guard guard(mutex_);
+        stop_ = true;
+    }
+    work_.notify_all();
+    ::eventfd_write(poke_, 1);
+    if (thread_.joinable()) thread_.join();
+    fail_all("this process closed the space");
+    close_in_children(poke_, false);
+    ::close(poke_);
+}
+
+void Transfers::submit(std::shared_ptr<Transfer> transfer) {
+    Transfer::Cursor start;
+    char* place;
+    u64 bytes;
+    if (!transfer->next(start, place, bytes)) {    // nothing to move
+        transfer->done_ = true;
+        return;
+    }
+    bool quiet, wake;
+    {
+        std::lock_guard guard(mutex_);
+        if (!thread_.joinable()) thread_ = std::thread([this] { background(); });
+        quiet = idle();
+        to_send_.push_back(std::move(transfer));
+        unsent_++;
+        quiet |= unsent_ >= TOGETHER;
+        last_submit_ = now_ns();
+        wake = std::exchange(cold_, false);
+    }
+    if (wake) work_.notify_one();
+    if (!quiet) return;
+    std::unique_lock sending(sending_, std::try_to_lock);
+    if (!sending || !connection_) return;          // who drives will send it
+    try {
+        pump();
+        if (connection_->wire->queued()) ::eventfd_write(poke_, 1);
+    } catch (const Error&) {}                      // who drives will see
+}
+
+// With sending_ held.
+void Transfers::pump() {
+    Wire& wire = *connection_->wire;
+    for (;;) {
+        if (wire.queued() >= AHEAD && !wire.flush()) return;
+        std::shared_ptr<Transfer> front;
+        {
+            std::lock_guard guard(mutex_);
+            unsent_ = 0;
+            if (to_send_.empty()) break;
+            front = to_send_.front();
+            if (!front->begun_) {
+                front->begun_ = true;
+                front->id_ = connection_->next_id++;
+                in_flight_.push_back(front);
+                if (in_flight_.size() == 1) heard_ = now_ns();
+                const auto& ranges = front->ranges;
+                wire.queue(u16(frame_call + u16(front->write ? Call::write : Call::get)), front->id_,
+                           {reinterpret_cast<const char*>(ranges.data()), ranges.size() * sizeof(Range)});
+            }
+            // It stays in flight until it is answered, and that is after its last part.
+            char* place;
+            u64 bytes;
+            if (!front->write || !front->next(front->sent_, place, bytes)) {
+                to_send_.pop_front();
+                continue;
+            }
+        }
+        char* place;
+        u64 bytes;
+        front->next(front->sent_, place, bytes);
+        wire.queue(frame_part, front->id_, {place, bytes});
+        front->sent_.at += bytes;
+    }
+    wire.flush();
+}
+
+bool Transfers::receive() {
+    Wire& wire = *connection_->wire;
+    bool any = false;
+    while (wire.peek() || (wire.fill() && (any = true))) {
+        const FrameHead* head = wire.peek();
+        if (!head) continue;
+        any = true;
+        heard_ = now_ns();
+        if (head->type == frame_alive) {
+            wire.open();
+            continue;
+        }
+        std::shared_ptr<Transfer> front;
+        {
+            std::lock_guard guard(mutex_);
+            if (!in_flight_.empty()) front = in_flight_.front();
+        }
+        if (!front || head->id != front->id_) throw Error(Code::refused, "an answer to something else");
+        char* place = nullptr;
+        u64 bytes = 0;
+        if (head->type == frame_error) {
+            std::string payload = wire.open();
+            try {
+                throw_error(In(payload));
+            } catch (const Error&) {
+                finish(front, std::current_exception());
+            }
+        } else if (front->write && head->type == frame_reply) {
+            wire.open();
+            finish(front, nullptr);
+        } else if (!front->write && head->type == frame_part && front->next(front->received_, place, bytes) && head->bytes == bytes) {
+            wire.open({place, bytes});
+            front->received_.at += bytes;
+            if (!front->next(front->received_, place, bytes)) finish(front, nullptr);
+        } else {
+            throw Error(Code::refused, "an answer of type " + std::to_string(head->type) + " and " + std::to_string(head->bytes) + " bytes was not expected");
+        }
+    }
+    return any;
+}
+
+// It is the first in flight.
+void Transfers::finish(std::shared_ptr<Transfer> transfer, std::exception_ptr error) {
+    std::lock_guard guard(mutex_);
+    in_flight_.pop_front();
+    if (!to_send_.empty() && to_send_.front() == transfer) to_send_.pop_front();
+    transfer->error_ = std::move(error);
+    transfer->done_.store(true, std::memory_order_release);
+    if (waiters_) change_.notify_all();
+}
+
+void Transfers::nap(bool sending) {
+    Wire& wire = *connection_->wire;
+    const u64 start = now_ns();
+    while (lucky_ && now_ns() - start < SPIN_NS)
+        if (wire.fill()) return;
+    pollfd ready[] = {{wire.fd(), short(POLLIN | (sending ? POLLOUT : 0)), 0}, {poke_, POLLIN, 0}};
+    ::poll(ready, 2, 100);
+    eventfd_t count;
+    if (ready[1].revents) ::eventfd_read(poke_, &count);
+    lucky_ = now_ns() - start < 3 * SPIN_NS;
+}
+
+void Transfers::step() {
+    if (!connection_) {
+        auto fresh = dial_();
+        std::scoped_lock both(sending_, mutex_);
+        connection_ = std::move(fresh);
+        heard_ = now_ns();
+    }
+    bool sending;
+    {
+        std::lock_guard guard(sending_);
+        pump();
+        sending = connection_->wire->queued() > 0;
+    }
+    if (receive()) return;
+    nap(sending);
+    if (now_ns() - heard_ < SILENCE_MS * MS) return;
+    std::unique_lock lock(mutex_);
+    if (in_flight_.empty()) return;
+    lock.unlock();
+    throw HostLost(label_, "it was silent for " + std::to_string(SILENCE_MS) + " ms");
+}
+
+// The only one: driving_ is set. Sorts out what goes wrong, so that it never throws.
+void Transfers::drive(const std::function<bool()>& enough) {
+    while (!enough()) {
+        const bool connected = connection_ != nullptr;
+        const u64 start = now_ns();
+        try {
+            step();
+        } catch (const std::exception& why) {
+            // A connection that broke may be made again, once; a host that was silent or cannot be reached is lost.
+            const bool broke = connected && now_ns() - heard_ < SILENCE_MS * MS && now_ns() - start < SILENCE_MS * MS;
+            {
+                std::scoped_lock both(sending_, mutex_);
+                connection_.reset();
+            }
+            if (broke) start_again(why);
+            else fail_all(why.what());
+        }
+    }
+}
+
+std::exception_ptr Transfers::lost(const Transfer& transfer, const std::string& why) const {
+    return std::make_exception_ptr(HostLost(label_, "the host " + label_ + " is lost: " + why, transfer.ranges[0].address, transfer.ranges[0].bytes));
+}
+
+// What was under way once is sent again, in its order; what was sent again already is given up.
+void Transfers::start_again(const std::exception& why) {
+    std::lock_guard guard(mutex_);
+    if (!to_send_.empty() && to_send_.front()->begun_) to_send_.pop_front();  // it is in flight as well
+    for (auto at = in_flight_.rbegin(); at != in_flight_.rend(); ++at) {
+        Transfer& transfer = **at;
+        if (transfer.again_) {
+            transfer.error_ = lost(transfer, why.what());
+            transfer.done_.store(true, std::memory_order_release);
+            continue;
+        }
+        transfer.sent_ = transfer.received_ = {};
+        transfer.begun_ = false;
+        transfer.again_ = true;
+        to_send_.push_front(*at);
+    }
+    in_flight_.clear();
+    change_.notify_all();
+}
+
+void Transfers::fail_all(const std::string& why) {
+    std::lock_guard guard(mutex_);
+    for (auto* queue : {&in_flight_, &to_send_}) {
+        for (auto& transfer : *queue) {
+            if (transfer->done()) continue;
+            transfer->error_ = lost(*transfer, why);
+            transfer->done_.store(true, std::memory_order_release);
+        }
+        queue->clear();
+    }
+    change_.notify_all();
+}
+
+bool Transfers::wait(Transfer& transfer, long timeout_ns, const std::function<bool()>& interrupted) {
+    const u64 start = now_ns();
+    u64 asked = start;
+    auto enough = [&] {
+        if (transfer.done()) return true;
+        const u64 now = now_ns();
+        if (timeout_ns >= 0 && now - start >= u64(timeout_ns)) return true;
+        if (now - asked < 100 * MS) return false;
+        asked = now;
+        return interrupted && interrupted();
+    };
+    std::unique_lock lock(mutex_);
+    waiters_++;
+    bool over = false;
+    while (!transfer.done() && !over && !stop_) {
+        if (!driving_) {
+            driving_ = true;
+            lock.unlock();
+            drive(enough);
+            lock.lock();
+            driving_ = false;
+            over = !transfer.done();
+            change_.notify_all();                  // another one that waits may drive
+        } else {
+            u64 left = timeout_ns < 0 ? 100 * MS : std::min<u64>(100 * MS, timeout_ns - std::min<u64>(timeout_ns, now_ns() - start));
+            change_.wait_for(lock, std::chrono::nanoseconds(left));
+            lock.unlock();
+            over = enough();
+            lock.lock();
+        }
+    }
+    waiters_--;
+    return transfer.done();
+}
+
+// Looks once a millisecond while there is traffic whether transfers are left to themselves; sleeps when there is none.
+void Transfers::background() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+        if (idle() && now_ns() - last_submit_ > 100 * MS) {
+            cold_ = true;
+            work_.wait(lock, [&] { return stop_ || !cold_; });
+        }
+        work_.wait_for(lock, std::chrono::milliseconds(1));
+        if (stop_ || driving_ || idle()) continue;
+        driving_ = true;
+        lock.unlock();
+        drive([&] {
+            std::lock_guard guard(mutex_);
+            return stop_ || idle();
+        });
+        lock.lock();
+        driving_ = false;
+        change_.notify_all();
+    }
+}
+
+}  // namespace osf
