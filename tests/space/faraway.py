@@ -49,10 +49,10 @@ def stop(state: State) -> None:
 
 
 def call_on(
-    place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, **other: int
+    place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, other: dict[str, int] | None = None
 ) -> _core.Remote:
     host, base, reserve = place
-    fields = {"own": 1, "hosts": 2, "base": base, "reserve": reserve, "hosts_hash": 0} | other
+    fields = {"own": 1, "hosts": 2, "base": base, "reserve": reserve, "hosts_hash": 0} | (other or {})
     return _core.Remote(host, 0, key, space, read_only=read_only, **fields)
 
 
