@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-peers clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-peers bench-hosts-peers clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -56,16 +56,24 @@ pytest: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not serial and not soak"
 	$(BIN)/python -m pytest -m "serial and not soak"
 
-soak: $(VENV)/.built $(VENV)/.test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash -m "soak or not soak"
+soak: $(VENV)/.built $(VENV)/.test native-test
+	OPENSHELF_SOAK=1 build/native/wire_attack_test
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts -m "soak or not soak"
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
+	$(BIN)/python bench/hosts.py
 
 bench-peers: $(VENV)/.built
 	$(BIN)/pip install -q -r bench/peers.txt
 	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
 	$(BIN)/python bench/space_peers.py
+
+# The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
+bench-hosts-peers: $(VENV)/.built $(VENV)/.test
+	$(BIN)/pip install -q -r bench/hosts_peers.txt
+	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
+	$(BIN)/python bench/hosts.py
 
 clean:
 	rm -rf build $(VENV)

@@ -88,8 +88,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str, *, with_peers: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
+    if with_peers:
+        parser.add_argument("--no-peers", action="store_true", help="only what has a bar")
     parser.add_argument("--quick", action="store_true", help="under 50 s")
     parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
     return parser.parse_args()

@@ -116,7 +116,7 @@ def opening(report: Report, space: Space, rounds: int) -> None:
 def lookups(report: Report, count: int, rounds: int) -> None:
     with Space.create("bench-names", dram="256MiB") as space:
         value = np.zeros(1, np.uint8)
-        core = space._native
+        core: Any = space._native
         names = [f"model/layer.{number % 997}/tensor.{number}" for number in range(count)]
         for name in names:
             core.put(value, 1, 3, 0, (1,), "", name, True)

@@ -9,7 +9,9 @@ namespace nb = nanobind;
 void bind_measure(nb::module_& m);
 void bind_space(nb::module_& m);
 void bind_sync(nb::module_& m);
+void bind_wire(nb::module_& m);
 void bind_remote(nb::module_& m);
+void bind_hosts(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -51,5 +53,7 @@ NB_MODULE(_core, m) {
     bind_measure(m);
     bind_space(m);
     bind_sync(m);
+    bind_wire(m);
     bind_remote(m);
+    bind_hosts(m);
 }

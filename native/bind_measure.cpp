@@ -90,4 +90,15 @@ void bind_measure(nb::module_& m) {
           "Seconds of each round trip over loopback TCP.");
     m.def("loopback_stream", &osf::loopback_stream, "nbytes"_a, "chunk_bytes"_a, free_gil(),
           "Seconds to stream `nbytes` over loopback TCP, acknowledged.");
+    m.def(
+        "serve_replies",
+        [](int fd, std::uintptr_t address, std::size_t nbytes) { osf::serve_replies(fd, at(address), nbytes); }, "fd"_a,
+        "address"_a, "nbytes"_a, free_gil(), "Answer time_replies() of another process from this memory until it hangs up.");
+    m.def(
+        "time_replies",
+        [](int fd, std::uintptr_t address, std::size_t nbytes, std::size_t chunk, unsigned repetitions, unsigned spin_us) {
+            return osf::time_replies(fd, at(address), nbytes, chunk, repetitions, spin_us);
+        },
+        "fd"_a, "address"_a, "nbytes"_a, "chunk"_a, "repetitions"_a, "spin_us"_a = 0, free_gil(),
+        "Seconds of each reply of `nbytes` into this memory: a small request, the bytes back.");
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace osf {
@@ -13,7 +14,7 @@ struct Library {
     void* (*EVP_CIPHER_CTX_new)();
     void (*EVP_CIPHER_CTX_free)(void*);
     int (*EVP_CIPHER_CTX_ctrl)(void*, int, int, void*);
-    const void* (*EVP_aes_128_gcm)();
+    const void* (*EVP_CIPHER_fetch)(void*, const char*, const char*);
     const void* (*EVP_sha256)();
     int (*EVP_EncryptInit_ex)(void*, const void*, void*, const u8*, const u8*);
     int (*EVP_EncryptUpdate)(void*, u8*, int*, const u8*, int);
@@ -24,6 +25,7 @@ struct Library {
     u8* (*HMAC)(const void*, const void*, int, const u8*, std::size_t, u8*, unsigned*);
     int (*RAND_bytes)(u8*, int);
     int (*CRYPTO_memcmp)(const void*, const void*, std::size_t);
+    const void* ocb = nullptr;
     std::string trouble;  // why it cannot be used
 
     Library() {
@@ -39,7 +41,7 @@ struct Library {
         OSF_FIND(EVP_CIPHER_CTX_new)
         OSF_FIND(EVP_CIPHER_CTX_free)
         OSF_FIND(EVP_CIPHER_CTX_ctrl)
-        OSF_FIND(EVP_aes_128_gcm)
+        OSF_FIND(EVP_CIPHER_fetch)
         OSF_FIND(EVP_sha256)
         OSF_FIND(EVP_EncryptInit_ex)
         OSF_FIND(EVP_EncryptUpdate)
@@ -52,19 +54,23 @@ struct Library {
         OSF_FIND(CRYPTO_memcmp)
 #undef OSF_FIND
         constexpr std::uint64_t NO_ATEXIT = 0x00080000;  // a thread may still be sealing while the process ends
-        if (trouble.empty()) OPENSSL_init_crypto(NO_ATEXIT, nullptr);
+        if (!trouble.empty()) return;
+        OPENSSL_init_crypto(NO_ATEXIT, nullptr);
+        ocb = EVP_CIPHER_fetch(nullptr, "AES-128-OCB", nullptr);
+        if (!ocb) trouble = "this one has no AES-128-OCB: it was built with no-ocb, or is restricted to FIPS";
     }
 };
 
 const Library& library() {
-    static const Library loaded;
+    static const Library& loaded = *new Library;  // never destroyed: threads may outlive main()
     if (!loaded.trouble.empty())
-        throw Error(Code::os, "connections between hosts need OpenSSL 3 (libcrypto.so.3; Debian and Ubuntu: apt install libssl3, "
-                              "Fedora: dnf install openssl-libs): " + loaded.trouble);
+        throw Error(Code::os, "connections between hosts need OpenSSL 3 with AES-128-OCB (libcrypto.so.3; Debian and Ubuntu: apt install "
+                              "libssl3, Fedora: dnf install openssl-libs): " + loaded.trouble);
     return loaded;
 }
 
 constexpr int GET_TAG = 0x10, SET_TAG = 0x11;  // EVP_CTRL_AEAD_*
+constexpr u64 BLOCK = 16;
 
 void need(int done, const char* what) {
     if (done != 1) throw Error(Code::os, std::string("OpenSSL failed in ") + what);
@@ -117,7 +123,7 @@ void Stream::take_key() {
     u8 key[16];
     hkdf_expand(secret_, "openshelf wire key", key);
     auto init = kind_ == sealing ? ssl.EVP_EncryptInit_ex : ssl.EVP_DecryptInit_ex;
-    need(init(context_.get(), ssl.EVP_aes_128_gcm(), nullptr, key, nullptr), "setting a key");
+    need(init(context_.get(), ssl.ocb, nullptr, key, nullptr), "setting a key");
 }
 
 void Stream::start() {
@@ -136,6 +142,7 @@ void Stream::start() {
     frames_++;
 }
 
+// What is no whole block stays in the context until the next part, or the end, comes: so `out` advances by what was written.
 void Stream::seal(std::span<const char> head, std::span<const char> first, std::span<const char> second, char* out) {
     const Library& ssl = library();
     void* context = context_.get();
@@ -145,11 +152,10 @@ void Stream::seal(std::span<const char> head, std::span<const char> first, std::
     for (auto part : {first, second}) {
         if (part.empty()) continue;
         need(ssl.EVP_EncryptUpdate(context, bytes_of(out), &bytes, bytes_of(part.data()), int(part.size())), "sealing");
-        out += part.size();
+        out += bytes;
     }
-    u8 none[16];
-    need(ssl.EVP_EncryptFinal_ex(context, none, &bytes), "sealing a frame's end");
-    need(ssl.EVP_CIPHER_CTX_ctrl(context, GET_TAG, int(TAG), out), "making a tag");
+    need(ssl.EVP_EncryptFinal_ex(context, bytes_of(out), &bytes), "sealing a frame's end");
+    need(ssl.EVP_CIPHER_CTX_ctrl(context, GET_TAG, int(TAG), out + bytes), "making a tag");
 }
 
 bool Stream::open(std::span<const char> head, const char* in, std::span<char> first, std::span<char> second) {
@@ -158,14 +164,36 @@ bool Stream::open(std::span<const char> head, const char* in, std::span<char> fi
     int bytes = 0;
     start();
     if (ssl.EVP_DecryptUpdate(context, nullptr, &bytes, bytes_of(head.data()), int(head.size())) != 1) return false;
-    for (auto part : {first, second}) {
-        if (part.empty()) continue;
-        if (ssl.EVP_DecryptUpdate(context, bytes_of(part.data()), &bytes, bytes_of(in), int(part.size())) != 1) return false;
-        in += part.size();
+
+    const u64 total = first.size() + second.size(), rest = total % BLOCK;
+    // Whole blocks go straight to where they belong. One that lies in both parts, and the rest at the end, come through `block`.
+    char block[BLOCK];
+    u64 done = 0;
+    auto take = [&](char* out, u64 count) {
+        if (count && (ssl.EVP_DecryptUpdate(context, bytes_of(out), &bytes, bytes_of(in + done), int(count)) != 1 || u64(bytes) != count - count % BLOCK))
+            return false;
+        done += count;
+        return true;
+    };
+    auto place = [&](u64 at, u64 count) {
+        const u64 before = at < first.size() ? std::min(count, first.size() - at) : 0;
+        if (before) std::memcpy(first.data() + at, block, before);
+        if (count > before) std::memcpy(second.data() + (at + before - first.size()), block + before, count - before);
+    };
+    const u64 shared = second.empty() ? 0 : first.size() % BLOCK;  // what `first` has of a block that goes on in `second`
+    if (!take(first.data(), first.size() - shared)) return false;
+    if (shared) {
+        if (!take(block, std::min(BLOCK, total - done))) return false;
+        place(first.size() - shared, u64(bytes));
     }
-    u8 none[16], tag[TAG];
-    std::memcpy(tag, in, TAG);
-    return ssl.EVP_CIPHER_CTX_ctrl(context, SET_TAG, int(TAG), tag) == 1 && ssl.EVP_DecryptFinal_ex(context, none, &bytes) == 1;
+    if (done < total && !take(second.data() + (done - first.size()), total - done)) return false;
+
+    u8 tag[TAG];
+    std::memcpy(tag, in + total, TAG);
+    if (ssl.EVP_CIPHER_CTX_ctrl(context, SET_TAG, int(TAG), tag) != 1) return false;
+    if (ssl.EVP_DecryptFinal_ex(context, bytes_of(block), &bytes) != 1 || u64(bytes) != rest) return false;
+    place(total - rest, rest);
+    return true;
 }
 
 }  // namespace osf

@@ -1,4 +1,4 @@
-// The few functions of the machine's OpenSSL 3 that the wire needs: AES-128-GCM, HMAC-SHA256, random bytes. The library is
+// The few functions of the machine's OpenSSL 3 that the wire needs: AES-128-OCB, HMAC-SHA256, random bytes. The library is
 // loaded at run time (libcrypto.so.3), so that Openshelf builds without its headers, and a machine with one host runs without
 // it. HKDF (RFC 5869) is composed of the library's HMAC; no cryptography is made here.
 #pragma once
@@ -20,7 +20,7 @@ void hkdf_expand(const Digest& secret, std::string_view info, std::span<u8> out)
 bool same_bytes(std::span<const u8> a, std::span<const u8> b);                      // in constant time; sizes are no secret
 
 constexpr u64 TAG = 16;
-constexpr u64 REKEY_FRAMES = 1 << 20;   // of at most 2^16 blocks: 2^36 blocks under one key, the bound of TLS 1.3 for AES-GCM
+constexpr u64 REKEY_FRAMES = 1 << 20;   // of some 2^16 blocks at most: under 2^37 blocks for one key; RFC 7253 allows OCB 2^48
 constexpr u64 MOST_FRAMES = 1ull << 48;
 
 // One direction of a connection. The nonce is the number of the frame, so a frame opens only in its place: one that is repeated,
@@ -30,7 +30,8 @@ public:
     enum Kind { sealing, opening };
     Stream(Kind kind, const Digest& secret);
 
-    // `out` has room for both parts and the tag.
+    // `out` has room for both parts and the tag. The parts may change meanwhile, as shared memory does: what is sealed is then some
+    // mixture, and it opens. For OCB this needs each byte to be read once (its tag is over the clear bytes); OpenSSL does so.
     void seal(std::span<const char> head, std::span<const char> first, std::span<const char> second, char* out);
     // `in` has the bytes of both parts and the tag. False: not what was sealed; `first` and `second` may then hold anything, for
     // the bytes are deciphered before the tag, which comes last, can be compared. They mean nothing until this returns true.

@@ -215,8 +215,8 @@ bool Heap::commit(u64 ref) {
         char* at = base_ + map_.at + block * BLOCK;
         if (madvise(at, bytes, MADV_POPULATE_WRITE) < 0) {
             int error = errno;
-            // An older kernel does not know the advice; fallocate cannot give huge pages but is as safe.
-            if (error == EINVAL) error = allocate_file(data_fd_, block * BLOCK, bytes);
+            // An older kernel does not know the advice, and it may not wait for faults; fallocate gives no huge pages but is as safe.
+            if (error == EINVAL || error == EFAULT) error = allocate_file(data_fd_, block * BLOCK, bytes);
             if (error)
                 throw Error(Code::no_room, "the file system behind the space has no memory left for " + std::to_string(bytes) +
                                                " bytes (" + std::strerror(error) + "); in a container raise --shm-size, use " +

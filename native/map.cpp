@@ -181,6 +181,7 @@ std::shared_ptr<Space> Space::attach(const std::string& directory, const Header&
 
 // Under the join gate. Closing the members file drops the record locks on it.
 void Space::unmap() {
+    if (before_unmap) before_unmap();
     munmap(base_, layout.reserve);
     base_ = nullptr;
     for (int fd : {control_fd_, members_fd_, data_fd_})

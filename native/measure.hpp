@@ -77,4 +77,11 @@ std::vector<double> loopback_round_trips(std::size_t nbytes, unsigned repetition
 // Seconds to send `nbytes` in `chunk_bytes` pieces until the receiver has acknowledged the last one.
 double loopback_stream(std::size_t nbytes, std::size_t chunk_bytes);
 
+// A bare request and reply between two processes over any connected TCP socket. serve_replies answers from its range
+// until the asker hangs up; time_replies gives the seconds of each reply of `nbytes` into `data`, in calls of at most
+// `chunk`. Both sides spin up to `spin_us` before they block.
+void serve_replies(int fd, const std::byte* data, std::size_t nbytes);
+std::vector<double> time_replies(int fd, std::byte* data, std::size_t nbytes, std::size_t chunk, unsigned repetitions,
+                                 unsigned spin_us);
+
 }  // namespace osf

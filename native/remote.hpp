@@ -85,6 +85,7 @@ public:
     void check_usable() const;
     bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
     std::atomic<bool> mapped{false};                // its addresses may be touched in this process
+    std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
 
     RemoteArray make(const Spec& spec, bool zero);
     RemoteArray put(const Spec& spec, std::span<const char> bytes, bool replace);

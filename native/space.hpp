@@ -134,6 +134,10 @@ public:
     bool read_only() const { return read_only_; }
     const std::string& directory() const { return directory_; }
 
+    // A space of several hosts: what answers this process's faults lives as long as the mapping does.
+    std::shared_ptr<void> companion;
+    std::function<void()> before_unmap;
+
     const Layout layout;
     Members members;
     Heap meta, data;

@@ -7,7 +7,7 @@
 //   dialer's proof    HMAC-SHA256(hello key, "dial" + its bytes 0 to 39)
 //   listener's proof  HMAC-SHA256(hello key, "answer" + its bytes 0 to 39 + the dialer's 72 bytes)
 //
-// Frame, any number each way, sealed with AES-128-GCM. The head travels in clear and is authenticated with the payload:
+// Frame, any number each way, sealed with AES-128-OCB (RFC 7253). The head travels in clear and is authenticated with the payload:
 //
 //   0  u32 bytes of payload     4  u16 type     6  u8 version     7  u8 flags (0)     8  u64 id     16  payload     16+bytes  u8[16] tag
 //
@@ -39,7 +39,7 @@ static_assert(sizeof(FrameHead) == 16);
 constexpr u32 FRAME_MAX = u32(MIB + 4 * KIB);  // of payload; a head that says more is refused before anything is buffered
 constexpr u32 BULK = u32(256 * KIB);           // payload of one frame of many: the sealed bytes still fit a core's cache
 constexpr u8 FRAME_VERSION = 1;
-constexpr u32 WIRE_VERSION = 1;
+constexpr u32 WIRE_VERSION = 2;  // 1 sealed with AES-128-GCM
 
 // What a listener remembers of dialers: the randoms of hellos it answered, so that a repeated hello gets no answer, and how many
 // are at the door now. Safe for many threads. Only hellos of key holders are remembered, so nobody else can push them out.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
+import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from openshelf import Space
+from openshelf.space import new_hosts_file
 from tests.processes import Peer
 
 
@@ -38,6 +42,38 @@ def peer(home: Path) -> Iterator[Peer]:
     """One other process, started by spawn."""
     with Peer() as process:
         yield process
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def keeper_of(home: Path) -> int:
+    """The process number of the keeper that was started last."""
+    (lock,) = home.glob("keeper@*.lock")
+    return int(lock.read_text())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of a space 'demo' with this host and one that is never there."""
+    host = f"127.0.0.1:{free_port()}"
+    made = new_hosts_file(home / "hosts.yaml", [host, f"127.0.0.2:{free_port()}"])
+    monkeypatch.setenv("OPENSHELF_HOSTS", str(made.path))
+    monkeypatch.setenv("OPENSHELF_LINGER", "0.5")
+    yield f"openshelf://{host}/demo"
+    for lock in home.glob("keeper@*.lock"):
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int(lock.read_text()), signal.SIGKILL)
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")

@@ -13,6 +13,7 @@ PACKAGE = Path(openshelf.__file__).parent
 LAYERS = (
     "errors",
     "_core",
+    "_keeper",
     "fabric",
     "space",
     "twin",
@@ -36,6 +37,7 @@ PUBLIC = {
     "Lock",
     "OpenshelfError",
     "Space",
+    "Transfer",
     "Where",
     "spaces",
 }

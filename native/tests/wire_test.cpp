@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "door.hpp"
 #include "lock.hpp"
 #include "wire_raw.hpp"
 
@@ -44,17 +45,82 @@ std::string pattern(size_t bytes, u64 seed) {
     return out;
 }
 
-void hkdf_is_that_of_the_standard() {  // RFC 5869, A.1
-    const std::string secret(22, '\x0b'), salt("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c", 13);
-    u8 out[42];
-    hkdf_expand(hkdf_extract(bytes_of(salt), bytes_of(secret)), "\xf0\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8\xf9", out);
+std::string hex_of(std::span<const u8> bytes) {
     std::string hex;
-    for (u8 byte : out) {
+    for (u8 byte : bytes) {
         char two[3];
         std::snprintf(two, sizeof two, "%02x", byte);
         hex += two;
     }
-    CHECK(hex == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865");
+    return hex;
+}
+
+void hkdf_is_that_of_the_standard() {  // RFC 5869, A.1
+    const std::string secret(22, '\x0b'), salt("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c", 13);
+    u8 out[42];
+    hkdf_expand(hkdf_extract(bytes_of(salt), bytes_of(secret)), "\xf0\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8\xf9", out);
+    CHECK(hex_of(out) == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865");
+}
+
+void a_frame_is_sealed_as_the_standard_says() {  // computed from the text of RFC 7253 and docs/formats.md by other code
+    Stream seals(Stream::sealing, Digest{});
+    std::string payload(40, '\0'), sealed(payload.size() + TAG, '\0');
+    for (size_t at = 0; at < payload.size(); at++) payload[at] = char(at);
+    for (u64 number = 0; number < 3; number++) {
+        const FrameHead head{40, 7, 1, 0, 9 + number};
+        seals.seal({reinterpret_cast<const char*>(&head), sizeof head}, payload, {}, sealed.data());
+    }
+    CHECK(hex_of(bytes_of(sealed)) ==
+          "523cf35ed948d6e7b1b2a7188c782a326277c8b70dde8f24c9bc94989693761ac3cb7263b9ab4d698e34dab4b29fee3331324f8d3517a993");
+}
+
+// Wherever the parts meet, on either side. Each part is a block of memory of its own size, so that a sanitizer sees a byte too far.
+void parts_may_meet_inside_a_block() {
+    const std::string head = "sixteen bytes ..";
+    Stream seals(Stream::sealing, Digest{}), opens(Stream::opening, Digest{});
+    auto part = [](const std::string& of, size_t at, size_t bytes) { return std::vector<char>(of.data() + at, of.data() + at + bytes); };
+    for (size_t bytes = 0; bytes <= 50; bytes++) {
+        const std::string payload = pattern(bytes, bytes);
+        for (size_t here = 0; here <= bytes; here++) {
+            const std::vector<char> a = part(payload, 0, here), b = part(payload, here, bytes - here);
+            for (size_t there = 0; there <= bytes; there++) {
+                std::vector<char> sealed(bytes + TAG), first(there), second(bytes - there);
+                seals.seal(head, a, b, sealed.data());
+                CHECK(opens.open(head, sealed.data(), first, second));
+                CHECK(std::string(first.begin(), first.end()) + std::string(second.begin(), second.end()) == payload);
+            }
+        }
+        for (size_t bit = 0; bit < (head.size() + bytes + TAG) * 8; bit++) {
+            std::vector<char> frame(head.begin(), head.end()), first(bytes / 2), second(bytes - bytes / 2);
+            frame.resize(head.size() + bytes + TAG);
+            seals.seal(head, payload, {}, frame.data() + head.size());
+            frame[bit / 8] ^= char(1 << bit % 8);
+            CHECK(!opens.open({frame.data(), head.size()}, frame.data() + head.size(), first, second));
+        }
+    }
+}
+
+// A get seals from memory that others store into. OCB's tag is over the clear bytes: were one read twice, the frame would not open.
+void what_changes_while_it_is_sealed_still_opens() {
+    if (UNDER_TSAN) return;  // a race is the point
+    std::vector<u64> words(8192 / 8 + 1);
+    std::atomic<bool> over = false;
+    std::jthread other([&] {
+        for (u64 value = 1; !over; value++)
+            for (u64& word : words) std::atomic_ref(word).store(value * 0x9e3779b97f4a7c15u, std::memory_order_relaxed);
+    });
+    Stream seals(Stream::sealing, Digest{}), opens(Stream::opening, Digest{});
+    std::vector<char> sealed(words.size() * 8 + TAG), clear(words.size() * 8);
+    const char* source = reinterpret_cast<const char*>(words.data());
+    u64 mixed = 0;
+    for (u64 frame = 0; frame < 20'000; frame++) {
+        const size_t bytes = words.size() * 8 - frame % 40, here = frame * 7 % bytes;
+        seals.seal({"head", 4}, {source, here}, {source + here, bytes - here}, sealed.data());
+        CHECK(opens.open({"head", 4}, sealed.data(), {clear.data(), bytes}, {}));
+        mixed += std::memcmp(clear.data(), clear.data() + 4096, 8) != 0;
+    }
+    over = true;
+    CHECK(mixed > 0);
 }
 
 void keys_change_on_the_way_and_both_ends_agree() {
@@ -216,6 +282,31 @@ void hosts_have_names_and_addresses_of_both_kinds() {
     ::close(taken.fd);
 }
 
+void a_listener_takes_many_at_once_and_strangers_do_not_count() {
+    Door listener("127.0.0.1", 0, KEY);
+    CHECK(listener.accept(0) == nullptr && listener.accept(1'000'000) == nullptr);
+    std::vector<std::jthread> dialers;
+    for (u64 number = 0; number < 12; number++)
+        dialers.emplace_back([&, number] {
+            if (number % 3 == 0) {
+                CHECK(code_of([&] { Wire::connect("127.0.0.1", listener.port(), key_of(9), 5000); }) == Code::host_lost);
+                return;
+            }
+            auto wire = Wire::connect("127.0.0.1", listener.port(), KEY, 5000);
+            wire->send(1, number);
+            CHECK(wire->wait(-1)->id == number);
+        });
+    for (int expected = 8; expected; expected--) {
+        auto wire = listener.accept(-1);
+        CHECK(wire);
+        const u64 number = wire->wait(-1)->id;
+        wire->open();
+        wire->send(2, number);
+    }
+    for (const u64 start = now_ns(); now_ns() - start < 200'000'000;) CHECK(listener.accept(10'000'000) == nullptr);
+    dialers.clear();
+}
+
 void a_peer_that_dies_is_lost_and_what_it_said_before_counts() {
     const Listening at = listen_on("127.0.0.1", 0);
     const pid_t child = start([&] {
@@ -237,12 +328,34 @@ void a_peer_that_dies_is_lost_and_what_it_said_before_counts() {
     ::close(at.fd);
 }
 
+void a_library_without_the_cipher_is_said_to_lack_it() {
+    CHECK(returned(run([] {
+        char path[] = "/tmp/openshelf-wire-test-XXXXXX";
+        const std::string restricted = "openssl_conf = top\n[top]\nalg_section = algorithms\n[algorithms]\ndefault_properties = fips=yes\n";
+        const int file = ::mkstemp(path);
+        CHECK(::write(file, restricted.data(), restricted.size()) == ssize_t(restricted.size()));
+        ::setenv("OPENSSL_CONF", path, 1);
+        std::string said;
+        try {
+            Stream(Stream::sealing, Digest{});
+        } catch (const Error& error) {
+            said = error.what();
+        }
+        ::unlink(path);
+        CHECK(said.find("has no AES-128-OCB") != said.npos);
+    })));
+}
+
 }  // namespace
 
 int main() {
     const int files = open_files();
+    a_library_without_the_cipher_is_said_to_lack_it();  // before the library is loaded here
     a_peer_that_dies_is_lost_and_what_it_said_before_counts();  // first: it forks
     hkdf_is_that_of_the_standard();
+    a_frame_is_sealed_as_the_standard_says();
+    parts_may_meet_inside_a_block();
+    what_changes_while_it_is_sealed_still_opens();
     keys_change_on_the_way_and_both_ends_agree();
     every_size_arrives_in_one_part_and_in_two();
     many_frames_are_queued_and_flow_both_ways_at_once();
@@ -252,6 +365,8 @@ int main() {
     waiting_ends_in_time();
     dialing_nobody_ends_in_time();
     hosts_have_names_and_addresses_of_both_kinds();
+    a_listener_takes_many_at_once_and_strangers_do_not_count();
+    for (int more = 0; more < 200 && open_files() != files; more++) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK(open_files() == files);
     std::puts("wire: ok");
 }

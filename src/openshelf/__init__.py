@@ -2,7 +2,7 @@
 
 from openshelf.errors import OpenshelfError
 from openshelf.fabric import Fabric
-from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Where, spaces
+from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Transfer, Where, spaces
 
 __all__ = [
     "Array",
@@ -15,6 +15,7 @@ __all__ = [
     "Lock",
     "OpenshelfError",
     "Space",
+    "Transfer",
     "Where",
     "spaces",
 ]

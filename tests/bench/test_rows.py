@@ -1,4 +1,4 @@
-"""The benchmark runs quickly and writes the rows that people look for. What it measures is not asserted here."""
+"""The benchmarks run quickly and write the rows that people look for. What they measure is not asserted here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
-IDS = {
+SPACE = {
     "space.read",
     "space.update",
     "space.random",
@@ -21,19 +22,42 @@ IDS = {
     "space.join_ms",
     "space.scale",
 }
+HOSTS = {
+    "hosts.miss",
+    "hosts.upgrade",
+    "hosts.get",
+    "hosts.scatter",
+    "hosts.warm",
+    "hosts.idle",
+}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
-@pytest.mark.serial
-def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
-    out = tmp_path / "rows.json"
-    command = [sys.executable, str(BENCH / "space.py"), "--quick", "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def rows_of(out: Path, *command: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(BENCH / command[0]), *command[1:], "--quick", "--json", str(out)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert report["machine"]["cores"]
     rows = {row["id"]: row for row in report["rows"]}
-    assert rows.keys() >= IDS
+    assert all(row.keys() >= FIELDS for row in rows.values())
+    return rows
+
+
+@pytest.mark.serial
+def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "space.py")
+    assert rows.keys() >= SPACE
+    assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.serial
+def test_hosts_benchmark_writes_its_rows_on_loopback_and_between_namespaces(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "hosts.py", "--no-peers")
+    assert rows.keys() >= HOSTS
+    assert rows.keys() >= {f"{id}.netns" for id in HOSTS} or "skipped" in rows["hosts.all.netns"]["note"]
     for row in rows.values():
-        assert row.keys() >= FIELDS
-        assert row["value"] > 0
+        assert (row["value"] is None) == row["note"].startswith("skipped")
+        assert row["value"] is None or row["value"] > 0 or row["id"].startswith("hosts.idle")

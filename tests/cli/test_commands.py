@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import keeper_of
 
 from openshelf import Space
+from openshelf.space._keepers import answers, socket_path
 
 
 def openshelf(*args: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +80,58 @@ def test_an_unknown_space_is_an_error_with_the_nearest_names(home: Path) -> None
         assert json.loads(as_json.stdout)["error"] == "UnknownName"
 
 
-@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["probe"], ["tour"]])
+def test_hosts_new_writes_a_private_file_and_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    assert answer("hosts", "new", str(path), "10.0.0.1:7400", "10.0.0.2:7400")["hosts"] == [
+        "10.0.0.1:7400",
+        "10.0.0.2:7400",
+    ]
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = openshelf("hosts", "new", str(path), "10.0.0.1:7400")
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    for wrong in (["new"], ["new", str(tmp_path / "x")], ["new", str(tmp_path / "x"), "nowhere"], ["a", "b"]):
+        refused = openshelf("hosts", *wrong)
+        assert refused.returncode == 1
+        assert "Traceback" not in refused.stderr
+    assert path.read_text().split()[1] not in again.stdout + again.stderr
+
+
+def test_hosts_shows_who_is_there(url: str) -> None:
+    with Space.open(url, contribute="16MiB"):
+        here, there = answer("hosts", url, "--measure")
+        assert (here["own"], here["up"], here["bytes"]) == (True, True, 16 << 20)
+        assert (there["up"], there["bytes"], there["bandwidth"]) == (False, None, None)
+        shown = openshelf("hosts", url)
+        assert "this host" in shown.stdout, shown.stderr
+        assert "down" in shown.stdout
+        assert answer("stat", url)["name"] == "demo"
+        assert answer("ls")[0]["url"] == url
+        assert "in use" in openshelf("rm", url).stderr
+    assert answer("rm", url) == {"removed": url}
+    assert answer("ls") == []
+
+
+def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
+    command = [sys.executable, "-c", "import sys; from openshelf.cli import main; sys.exit(main())", "keeper"]
+    host = url.split("/")[2]
+    for last in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen([*command, "--host", host], stdout=subprocess.PIPE, text=True) as keeper:
+            assert keeper.stdout is not None
+            assert f"keeper of {host}, host 0 of" in keeper.stdout.readline()
+            while not answers(socket_path(home, host)):
+                time.sleep(0.01)
+            with Space.open(url, contribute="16MiB") as space:
+                assert keeper_of(home) == keeper.pid
+                assert space.hosts()[0]["up"]
+            keeper.send_signal(last)
+            assert keeper.wait(10) == 0
+    ambiguous = openshelf("keeper")
+    assert ambiguous.returncode == 1
+    assert "name the one that is meant" in ambiguous.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["tour"]])
 def test_help_is_there(command: list[str]) -> None:
     done = openshelf(*command, "--help")
     assert done.returncode == 0
@@ -85,7 +140,8 @@ def test_help_is_there(command: list[str]) -> None:
 
 @pytest.mark.serial
 def test_tour_shows_that_nothing_broke(home: Path) -> None:
-    chapter = answer("tour")["space"]
+    chapters = answer("tour")
+    chapter = chapters["space"]
     assert chapter["same_address"]
     assert chapter["counted"] == chapter["expected"]
     assert chapter["stores_seen"] == [0.0, 1.0, 2.0, 3.0]
@@ -93,4 +149,9 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert chapter["check"]["leaked_bytes"] == 0
     assert chapter["check"]["missing_blocks"] == 0
     assert set(chapter["courier_s"]) == {"copy", "pack", "send", "unpack", "write"}
+    hosts = chapters["hosts"]
+    assert hosts["same_address"]
+    assert hosts["loads_right"]
+    assert hosts["link"] == "network namespaces" or hosts["without_namespaces"]
+    assert set(hosts["median_s"]) == {"bare", "miss", "hit", "store"}
     assert answer("ls") == []

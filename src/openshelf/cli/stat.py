@@ -19,14 +19,15 @@ def add(commands: Any) -> None:
         help="describe a space",
         description="Shows a space's room, members, pages and largest arrays.",
     )
-    parser.add_argument("name", help="the space's name, or the path of its directory")
+    parser.add_argument("name", help="the space's name, the path of its directory, or its URL")
+    parser.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
     parser.add_argument("--json", action="store_true", help="print JSON, with every array")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="show the N largest arrays (default 20)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    with Space.open(args.name) as space:
+    with Space.open(args.name, hosts=args.hosts) as space:
         facts, entries = space.describe(), space.list()
     if args.json:
         print(json.dumps(facts | {"entries": [entry._asdict() for entry in entries]}))

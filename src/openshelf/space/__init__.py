@@ -3,9 +3,12 @@
 from openshelf.space._array import Array
 from openshelf.space._atomic import Atomic
 from openshelf.space._folder import Entry, Folder
+from openshelf.space._hosts import Hosts, new_hosts_file, own_number, read_hosts
+from openshelf.space._keepers import run_keeper
 from openshelf.space._sizes import format_size, parse_size
 from openshelf.space._space import Space, Where, spaces
 from openshelf.space._sync import Barrier, Channel, Counter, Lock
+from openshelf.space._transfer import Transfer
 
 __all__ = [
     "Array",
@@ -15,10 +18,16 @@ __all__ = [
     "Counter",
     "Entry",
     "Folder",
+    "Hosts",
     "Lock",
     "Space",
+    "Transfer",
     "Where",
     "format_size",
+    "new_hosts_file",
+    "own_number",
     "parse_size",
+    "read_hosts",
+    "run_keeper",
     "spaces",
 ]

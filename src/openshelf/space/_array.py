@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openshelf import _core
-from openshelf.errors import BadAddress, BadInput, Mismatch
+from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted
 from openshelf.space._atomic import Atomic
 from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
 from openshelf.space._numbers import whole
 
 if TYPE_CHECKING:
     from openshelf.space._folder import Folder
+    from openshelf.space._here import Here
+    from openshelf.space._over import Over
+    from openshelf.space._transfer import Transfer
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
-HIDDEN = "\x01"  # first character of names that keep unnamed arrays alive in channels
+HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
 
 
 class Array:
@@ -38,7 +41,7 @@ class Array:
     def name(self) -> str | None:
         """Its full name in the space now; None if it has none or was deleted."""
         name = self._pin.name if self._pin.state == _LIVE else ""
-        return name if name and name[0] != HIDDEN else None
+        return name if name and not name.startswith(HIDDEN) else None
 
     @property
     def address(self) -> int:
@@ -71,6 +74,35 @@ class Array:
     def published(self) -> bool:
         return self.name is not None
 
+    @property
+    def home(self) -> str:
+        """The host whose memory it has: where it is when nobody else uses it."""
+        return self._reach.home(self.address)
+
+    @property
+    def owner(self) -> str | None:
+        """The host that may write it now without asking; None while several read it, or different hosts have parts."""
+        return self._reach.owner(self.address, self.nbytes)
+
+    @property
+    def state(self) -> str:
+        """What this host has of it: 'home', 'invalid', 'shared', 'modified', or 'mixed'. It may change at any time."""
+        return self._reach.state(self.address, self.nbytes)
+
+    def prefetch(self, write: bool = False) -> Transfer:
+        """Fetches it to this host before it is touched; with `write`, for writing."""
+        return self._reach.prefetch(self.address, self.nbytes, write)
+
+    def read_only(self) -> Array:
+        """The same array, whose numpy views cannot be written: so every host that only reads keeps its copy."""
+        return _ReadOnly(self._pin, self._offset, self.shape, self.element, self._folder)
+
+    @property
+    def _reach(self) -> Here | Over:
+        if self._folder is None:
+            raise BadInput("this array was made without a space")
+        return self._folder._reach
+
     def __len__(self) -> int:
         if not self.shape:
             raise Mismatch("an array without dimensions has no length")
@@ -79,7 +111,7 @@ class Array:
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, cast(Any, self._pin), self._offset)
+            raw = np.ndarray(self.nbytes, np.uint8, self._buffer(), self._offset)
             other = element_type(dtype)
             wanted = to_numpy(other.code, other.descr)
             return (
@@ -90,7 +122,10 @@ class Array:
 
     def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
         element = self.element
-        return np.ndarray(self.shape, to_numpy(element.code, element.descr), cast(Any, self._pin), self._offset)
+        return np.ndarray(self.shape, to_numpy(element.code, element.descr), self._buffer(), self._offset)
+
+    def _buffer(self) -> Any:
+        return self._pin
 
     def torch(self) -> Any:
         """A zero-copy tensor. Torch knows no read-only memory: a store into a mode="r" space ends the process."""
@@ -99,7 +134,7 @@ class Array:
         torch = torch_module()
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
-        flat = torch.frombuffer(self._pin, dtype=dtype, count=_count(self.shape), offset=self._offset)
+        flat = torch.frombuffer(self._buffer(), dtype=dtype, count=_count(self.shape), offset=self._offset)
         return flat.view(self.shape)
 
     def __getitem__(self, index: int | slice) -> Array:
@@ -112,12 +147,15 @@ class Array:
             first, last, step = index.indices(length)
             if step != 1:
                 raise Mismatch(f"a part must be contiguous, got step {step}; slice .numpy() for strided views")
-            return _Part(self._pin, self._offset + first * row, (max(0, last - first), *self.shape[1:]), element)
+            return self._part(self._offset + first * row, (max(0, last - first), *self.shape[1:]), element)
         index = whole(index, "a row")
         at = index + length if index < 0 else index
         if not 0 <= at < length:
             raise IndexError(f"row {index} is out of range for an array of {length} rows")
-        return _Part(self._pin, self._offset + at * row, self.shape[1:], element)
+        return self._part(self._offset + at * row, self.shape[1:], element)
+
+    def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
+        return _Part(self._pin, offset, shape, element, self._folder)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise Mismatch("an Array is a handle: write through .numpy() or .torch()")
@@ -135,14 +173,15 @@ class Array:
 
     def publish(self, name: str | None = None, *, replace: bool = False) -> Array:
         """Makes a draft findable under its name, whole, at once; an unnamed array needs a `name`."""
-        if self._folder is None:
+        folder = self._folder
+        if folder is None or isinstance(self, _Part):
             raise BadInput("a part of an array cannot be published; publish the whole")
         if name is not None:
             if replace:
                 raise BadInput("a name can be replaced by a draft or by put(), not by naming an unnamed array")
-            self._folder._give_name(self._pin, name)
+            folder._give_name(self._pin, name)
         else:
-            self._folder._native.publish(self._pin, replace)
+            folder._native.publish(self._pin, replace)
         return self
 
     def __enter__(self) -> Array:
@@ -165,8 +204,10 @@ class _Part(Array):
 
     __slots__ = ("_element", "_offset", "_shape")
 
-    def __init__(self, pin: _core.Pin, offset: int, shape: tuple[int, ...], element: ElementType) -> None:
-        super().__init__(pin)
+    def __init__(
+        self, pin: _core.Pin, offset: int, shape: tuple[int, ...], element: ElementType, folder: Folder | None
+    ) -> None:
+        super().__init__(pin, folder)
         self._offset, self._shape, self._element = offset, shape, element
 
     @property
@@ -185,6 +226,22 @@ class _Part(Array):
         return self._typed_view() if dtype is None else super().numpy(dtype)
 
 
+class _ReadOnly(_Part):
+    """All or a part of an array, through a buffer that numpy cannot write."""
+
+    __slots__ = ()
+
+    def _buffer(self) -> Any:
+        # Through an ndarray: on the memoryview itself numpy would look through to the pin, which can be written.
+        return np.frombuffer(memoryview(self._pin).toreadonly(), np.uint8)
+
+    def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
+        return _ReadOnly(self._pin, offset, shape, element, self._folder)
+
+    def atomic(self, index: int = 0) -> Atomic:
+        raise NotPermitted("atomics write; take them of the array itself, not of its read_only()")
+
+
 def _count(shape: tuple[int, ...]) -> int:
     total = 1
     for size in shape:
@@ -192,7 +249,7 @@ def _count(shape: tuple[int, ...]) -> int:
     return total
 
 
-def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any) -> Array:
+def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any, folder: Folder) -> Array:
     """The range at an address inside a pinned array, with a type of the caller's."""
     element = element_type(dtype)
     if any(length < 0 for length in shape):
@@ -202,4 +259,4 @@ def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any)
         raise BadAddress(
             f"{size} bytes at {address:#x} reach beyond the array there, which ends at {pin.address + pin.nbytes:#x}"
         )
-    return _Part(pin, offset, shape, element)
+    return _Part(pin, offset, shape, element, folder)

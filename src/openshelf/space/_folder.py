@@ -14,7 +14,11 @@ from openshelf import _core
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space._array import HIDDEN, Array
 from openshelf.space._dtypes import ElementType, element_type, of_numpy, stored
+from openshelf.space._here import Here, Home
+from openshelf.space._native import Maker, Native
 from openshelf.space._numbers import sizes_of, whole
+from openshelf.space._over import Over
+from openshelf.space._reach import reach
 from openshelf.space._sync import Barrier, Channel, Counter, Lock
 
 _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
@@ -36,16 +40,23 @@ class Entry(NamedTuple):
 class Folder:
     """The arrays whose names begin with a prefix, by the rest of their names. A Space is the folder of all."""
 
-    def __init__(self, core: _core.Core, prefix: str) -> None:
-        self._handle: _core.Core | None = core
+    def __init__(self, core: Native, prefix: str) -> None:
+        self._handle: Native | None = core
         self._prefix = prefix
         self._find = core.find
 
     @property
-    def _native(self) -> _core.Core:
+    def _native(self) -> Native:
         if self._handle is None:
             raise Closed("this Space was closed; open it again")
         return self._handle
+
+    @property
+    def _reach(self) -> Here | Over:
+        return reach(self._native)
+
+    def _on(self, home: Home) -> Maker:
+        return self._native if home is None else self._reach.on(home)
 
     def folder(self, name: str) -> Folder:
         """The folder below this one; it need not hold anything yet."""
@@ -57,44 +68,47 @@ class Folder:
 
     # Making
 
-    def new(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
+    def new(self, name: str | None, shape: Any, dtype: Any = "float32", *, home: Home = None) -> Array:
         """A draft full of zeros; with `with`, published whole when the block ends, and dropped if it raises.
 
         Without a name: an array that lives as long as some process holds it. NameTaken if the name exists, now
-        or at publication.
+        or at publication. `home`: the host whose memory it gets, as "host:port" or number; by default this one,
+        or another if this one is full.
         """
         if name is not None and name in self:
             raise NameTaken(
                 f"{self._prefix + name!r} exists already; delete it, choose another name, or put() to replace it"
             )
-        return self._make(name, shape, element_type(dtype))
+        return self._make(name, shape, element_type(dtype), home=home)
 
-    def zeros(self, name: str | None, shape: Any, dtype: Any = "float32") -> Array:
+    def zeros(self, name: str | None, shape: Any, dtype: Any = "float32", *, home: Home = None) -> Array:
         """An array of zeros, published at once."""
-        array = self.new(name, shape, dtype)
+        array = self.new(name, shape, dtype, home=home)
         return array if name is None else array.publish()
 
-    def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None) -> Array:
+    def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None, *, home: Home = None) -> Array:
         """An array of one value, published when filled."""
-        array = self.new(name, shape, dtype if dtype is not None else np.asarray(value).dtype)
+        array = self.new(name, shape, dtype if dtype is not None else np.asarray(value).dtype, home=home)
         if array.element.code < 32:
             array.numpy()[...] = value
         else:
             array.torch().fill_(value)
         return array if name is None else array.publish()
 
-    def put(self, name: str | None, value: Any, *, replace: bool = True) -> Array:
+    def put(self, name: str | None, value: Any, *, replace: bool = True, home: Home = None) -> Array:
         """Copies an ndarray, a tensor or anything numpy takes, and publishes it whole.
 
-        An array of that name is replaced at once for new look-ups; who holds the old one keeps it.
+        An array of that name is replaced at once for new look-ups; who holds the old one keeps it. `home` as in new().
         """
         full_name = "" if name is None else _full_name(self._prefix, name)
         if type(value) is np.ndarray and value.flags.c_contiguous:
             array = value
         elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
-            return self._put_tensor(full_name, value, replace)
+            return self._put_tensor(full_name, value, replace, home)
         elif isinstance(value, Array):
-            return self._put_bytes(full_name, value.address, value.shape, value.element, replace)
+            first = value.address - value._pin.address
+            source: Any = memoryview(value._pin)[first : first + value.nbytes]
+            return self._put_bytes(full_name, source, value.shape, value.element, replace, home)
         elif isinstance(value, Folder | np.ma.MaskedArray):
             raise Mismatch(
                 f"a {type(value).__name__} cannot be put; put its arrays, or the data and the mask of a masked one"
@@ -103,10 +117,10 @@ class Folder:
             array = np.ascontiguousarray(value).reshape(np.shape(value))
         element = of_numpy(array.dtype)
         # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
-        source: Any = array if element.code else array.ctypes.data
-        return self._put_bytes(full_name, source, array.shape, element, replace)
+        source = array if element.code else array.ctypes.data
+        return self._put_bytes(full_name, source, array.shape, element, replace, home)
 
-    def _put_tensor(self, full_name: str, value: Any, replace: bool) -> Array:
+    def _put_tensor(self, full_name: str, value: Any, replace: bool, home: Home) -> Array:
         torch = sys.modules["torch"]
         if value.layout != torch.strided or value.device.type == "meta":
             raise Mismatch(
@@ -114,23 +128,25 @@ class Folder:
             )
         # A conjugate or negative view is a flag on other bytes: what is stored are the numbers that it shows.
         tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        return self._put_bytes(full_name, tensor.data_ptr(), tensor.shape, element_type(tensor.dtype), replace)
+        return self._put_bytes(full_name, tensor.data_ptr(), tensor.shape, element_type(tensor.dtype), replace, home)
 
-    def _put_bytes(self, full_name: str, source: Any, shape: Any, element: ElementType, replace: bool) -> Array:
+    def _put_bytes(
+        self, full_name: str, source: Any, shape: Any, element: ElementType, replace: bool, home: Home
+    ) -> Array:
         nbytes = element.itemsize * math.prod(shape)
-        put = self._native.put
+        put = self._on(home).put
         return Array(put(source, nbytes, element.code, _ARRAY, shape, element.descr, full_name, replace), self)
 
     def _give_name(self, pin: _core.Pin, name: str) -> None:
         self._native.name(pin, _full_name(self._prefix, name))
 
-    def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY) -> Array:
+    def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY, home: Home = None) -> Array:
         sizes = sizes_of(shape)
         nbytes = element.itemsize * math.prod(sizes)
         if nbytes >= 1 << 62:
             raise Mismatch(f"shape {sizes} of {element.name} has more bytes than there are addresses")
         full_name = "" if name is None else _full_name(self._prefix, name)
-        return Array(self._native.make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
+        return Array(self._on(home).make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
 
     # Finding
 
@@ -171,7 +187,9 @@ class Folder:
         known = list(self) if self._native.stats()["arrays"] <= 2_000 else []
         near = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        return UnknownName(f"there is no array {self._prefix + name!r}{hint}")
+        missing = self._reach.missing()
+        where = f" on the hosts that are up; {', '.join(missing)} did not answer" if missing else ""
+        return UnknownName(f"there is no array {self._prefix + name!r}{where}{hint}")
 
     # Changing
 
@@ -197,22 +215,23 @@ class Folder:
 
     # Waiting for one another: made if absent, opened if there
 
-    def lock(self, name: str) -> Lock:
-        return Lock(self._shared(name, _LOCK, 64))
+    def lock(self, name: str, *, home: Home = None) -> Lock:
+        return Lock(self._shared(name, _LOCK, 64, home))
 
-    def barrier(self, name: str, parties: int) -> Barrier:
+    def barrier(self, name: str, parties: int, *, home: Home = None) -> Barrier:
         parties = whole(parties, "the number of parties")
         if not 1 <= parties <= 1024:
             raise BadInput(f"a barrier has 1 to 1024 parties, got {parties}")
-        pin = self._shared(name, _BARRIER, _core.barrier_bytes(parties), lambda new: _core.barrier_init(new, parties))
+        nbytes = _core.barrier_bytes(parties)
+        pin = self._shared(name, _BARRIER, nbytes, home, lambda new: _core.barrier_init(new, parties))
         if _core.barrier_parties(pin) != parties:
             raise Mismatch(f"barrier {name!r} has {_core.barrier_parties(pin)} parties, not {parties}")
         return Barrier(pin)
 
-    def counter(self, name: str) -> Counter:
-        return Counter(self._shared(name, _COUNTER, 8))
+    def counter(self, name: str, *, home: Home = None) -> Counter:
+        return Counter(self._shared(name, _COUNTER, 8, home))
 
-    def channel(self, name: str, capacity: int = 64, message_bytes: int = 256) -> Channel:
+    def channel(self, name: str, capacity: int = 64, message_bytes: int = 256, *, home: Home = None) -> Channel:
         """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
         capacity, message_bytes = whole(capacity, "a capacity"), whole(message_bytes, "the size of a message")
         if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
@@ -220,14 +239,15 @@ class Folder:
                 f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
             )
         total, slot = _core.channel_bytes(capacity, message_bytes)
-        return Channel(self._shared(name, _CHANNEL, total, lambda new: _core.channel_init(new, capacity, slot)), self)
+        pin = self._shared(name, _CHANNEL, total, home, lambda new: _core.channel_init(new, capacity, slot))
+        return Channel(pin, self)
 
-    def _shared(self, name: str, kind: int, nbytes: int, prepare: Any = None) -> _core.Pin:
+    def _shared(self, name: str, kind: int, nbytes: int, home: Home, prepare: Any = None) -> _core.Pin:
         full_name = _full_name(self._prefix, name)
         for _ in range(1000):  # made and deleted by others meanwhile, again and again
             pin = self._native.find(full_name)
             if pin is None:
-                draft = self._make(name, -(-nbytes // 8), _WORDS, kind)
+                draft = self._make(name, -(-nbytes // 8), _WORDS, kind, home)
                 if prepare is not None:
                     prepare(draft._pin)
                 try:

@@ -9,6 +9,7 @@ from openshelf import _core
 from openshelf.errors import AddressOccupied, BadInput, NameTaken
 from openshelf.space import _places
 from openshelf.space._numbers import whole
+from openshelf.space._shard import Shard
 from openshelf.space._sizes import format_size, parse_size
 
 
@@ -29,13 +30,14 @@ def _backing_file(root: Path, name: str, size: int, backing: str | os.PathLike[s
     return path
 
 
-def _check_base(root: Path, base: int, span: int) -> int:
+def check_base(root: Path, base: int, span: int, besides: str = "") -> int:
+    """The base, if nothing of this user's is there; `besides` parts of the space that it is for."""
     base = whole(base, "base")
     if base % (2 << 20) or not 1 << 32 <= base <= (1 << 47) - span:
         raise BadInput(
             f"base {base:#x} is no place for {format_size(span)}: expected a multiple of 2 MiB from 4 GiB to 128 TiB"
         )
-    for start, end in _places.taken_ranges(root):
+    for start, end in _places.taken_ranges(root, besides):
         if base < end and base + span > start:
             raise AddressOccupied(f"base {base:#x}: another space of yours has {start:#x} to {end:#x}; give another")
     return base
@@ -49,8 +51,9 @@ def create(
     group: str | None,
     base: int | None,
     reserve: str | int | None,
+    shard: Shard | None = None,
 ) -> None:
-    """Makes the directory of a space, whole or not at all. Under the registry's lock."""
+    """Makes the directory of a space, or of one host's part of it, whole or not at all. Under the registry's lock."""
     data = None if backing is None else _backing_file(root, name, size, backing)
     device = data is not None and _places.is_dax(data)
     page_size = 4096 if data is None else _places.page_size_of(data)
@@ -63,16 +66,23 @@ def create(
     span = max(-(-span // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
     link = _places.backing_link(root, name)
     occupied: AddressOccupied | None = None
-    for choice in [_check_base(root, base, span)] if base is not None else _places.free_bases(root, span):
+    for choice in (
+        [check_base(root, base, span, shard.space if shard else "")]
+        if base is not None
+        else _places.free_bases(root, span)
+    ):
         directory = root / f".new-{os.getpid()}-{name}"
         directory.mkdir(mode=0o700)
+        if shard:
+            shard.write(directory)
         if data is not None and not device:
             link.symlink_to(data)
         mode = 0o660 if group else 0o600
         where = "" if data is None else str(data)
         try:
+            label = shard.space if shard else name
             _core.Core.create(
-                str(directory), name, _places.boot_id(), where, size, choice, span, page_size, mode, device
+                str(directory), label, _places.boot_id(), where, size, choice, span, page_size, mode, device
             )  # fmt: skip
             if group:
                 files = [directory / "control", directory / "members", data or directory / "data"]

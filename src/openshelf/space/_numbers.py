@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from openshelf.errors import Mismatch
+from openshelf.errors import BadAddress, Mismatch
 
 
 def whole(value: Any, what: str) -> int:
@@ -16,6 +16,14 @@ def whole(value: Any, what: str) -> int:
         return operator.index(value)
     except TypeError:
         raise Mismatch(f"{what} must be an integer, got {value!r}") from None
+
+
+def an_address(value: Any) -> int:
+    """64 bits without a sign."""
+    address = whole(value, "an address")
+    if not 0 <= address < 1 << 64:
+        raise BadAddress(f"{address} is no address: expected 64 bits without a sign")
+    return address
 
 
 def seconds(timeout: float | None) -> float:

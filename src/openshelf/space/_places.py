@@ -19,12 +19,14 @@ from typing import NamedTuple
 
 from openshelf import _core
 from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
+from openshelf.space import _shard
 from openshelf.space._sizes import format_size
 
 FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
 LAST_BASE = 0x3000_0000_0000
 GRAIN = 128 << 30
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_SHARD = re.compile(rf"{_NAME.pattern}@[^@/\\s]+:[0-9]{{1,5}}")  # one host's part of a space of several
 _SHM_ADVICE = "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory"
 
 
@@ -75,14 +77,32 @@ def check_name(name: str) -> str:
     return name
 
 
-def names() -> list[str]:
+def names(shards: bool = False) -> list[str]:
+    """Directories of spaces; with `shards`, also of this host's parts of spaces of several hosts."""
     path = root()
-    return sorted(p.name for p in path.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()) if path.exists() else []
+    if not path.exists():
+        return []
+    found = (p.name for p in path.iterdir() if p.is_dir())
+    return sorted(name for name in found if _NAME.fullmatch(name) or (shards and _SHARD.fullmatch(name)))
+
+
+def url_of(shard: str) -> str | None:
+    """The URL of the space that a directory of this name belongs to; None if it is a space of this host alone."""
+    if not _SHARD.fullmatch(shard):
+        return None
+    space, _, host = shard.partition("@")
+    return f"openshelf://{host}/{space}"
 
 
 def find(name: str) -> Path:
     """The directory of a space given by name, or by path for one that another user shares."""
-    path = Path(name) if "/" in name else root() / check_name(name)
+    if url := url_of(Path(name).name):
+        raise BadInput(f"{name!r} is one host's part of a space of several hosts: use its URL, {url}")
+    return find_directory(name, Path(name) if "/" in name else root() / check_name(name))
+
+
+def find_directory(name: str, path: Path) -> Path:
+    """The directory, if it is there and may be entered."""
     try:
         os.stat(f"{path}/.")  # the dot needs permission to enter
     except PermissionError as error:
@@ -120,13 +140,14 @@ def clear_debris(path: Path) -> None:
             drop_backing(link)
 
 
-_FILES = ("control", "members", "data")
+_FILES = re.compile("control|members|data|shard|units|shadow|escrow|cache-[0-9]+")  # the last five: of a shard
 
 
 def _erase(directory: Path) -> None:
     """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
-    for name in _FILES:
-        (directory / name).unlink(missing_ok=True)
+    for entry in [*directory.iterdir()]:
+        if _FILES.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # something of a user's is in it: that stays
         directory.rmdir()
 
@@ -142,14 +163,14 @@ def drop_backing(link: Path) -> None:
         link.unlink()
 
 
-def taken_ranges(path: Path) -> list[tuple[int, int]]:
-    """Addresses of this user's spaces."""
+def taken_ranges(path: Path, besides: str = "") -> list[tuple[int, int]]:
+    """Addresses of this user's spaces, those of their other hosts included; without the parts of one space."""
     taken = []
     for directory in path.iterdir():
         with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
-            if directory.is_dir():
+            if directory.is_dir() and not (besides and directory.name.startswith(f"{besides}@")):
                 there = header(directory)
-                taken.append((there.base, there.base + there.reserve))
+                taken.append(_shard.range_of(directory) or (there.base, there.base + there.reserve))
     return taken
 
 
@@ -207,7 +228,7 @@ def dispose(path: Path) -> None:
     """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
     if path.parent.resolve() != root().resolve():
         header(path)  # a path from elsewhere must lead to a space: it raises
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in _FILES)
+    others = sorted(entry.name for entry in path.iterdir() if not _FILES.fullmatch(entry.name))
     if others:
         raise NotPermitted(f"{path} holds files that are not the space's ({', '.join(others)}); move them away first")
     with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so

@@ -1,12 +1,14 @@
-"""Space: one address space that processes of a host share by plain loads and stores."""
+"""Space: one address space that processes share by plain loads and stores, on a host or on several."""
 
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
+
+import numpy as np
 
 from openshelf import _core
 from openshelf.errors import (
@@ -19,30 +21,40 @@ from openshelf.errors import (
     OpenshelfError,
     WrongVersion,
 )
-from openshelf.space import _making, _places
+from openshelf.space import _joining, _making, _places
+from openshelf.space._addresses import is_url
 from openshelf.space._array import Array, typed_part
+from openshelf.space._copies import copies
 from openshelf.space._folder import Folder
-from openshelf.space._numbers import sizes_of, whole
+from openshelf.space._here import Home
+from openshelf.space._native import Native
+from openshelf.space._numbers import an_address, sizes_of
 from openshelf.space._sizes import parse_size
+from openshelf.space._transfer import Transfer
+
+Somewhere = int | Array | Sequence[int | Array] | np.ndarray[Any, np.dtype[Any]]
 
 
 class Where(NamedTuple):
-    """What an address means: its segment, the offset there, the tier its bytes are in, and the host that owns them."""
+    """What an address means: its segment, the offset there, the tier its bytes are in, the host that may write them
+    now (None: several read them), the array there, and the host that is its home."""
 
     segment: int
     offset: int
     tier: str
-    owner: str
+    owner: str | None
     array: str | None
+    host: str
 
 
 class Space(Folder):
-    """One address space on this host, by name. Every process that opens it sees the same bytes at the same addresses.
+    """One address space, by name on this host, by URL over several. Every process that opens it sees the same bytes at
+    the same addresses.
 
     Thread-safe. Closing forgets this handle; views stay valid and keep the space mapped until the last one goes.
     """
 
-    def __init__(self, core: _core.Core) -> None:
+    def __init__(self, core: Native) -> None:
         super().__init__(core, "")
 
     @staticmethod
@@ -63,6 +75,8 @@ class Space(Folder):
         it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`.
         """
         size = parse_size(dram)
+        if is_url(name):
+            raise BadInput(f"{name!r}: a space over several hosts is made by opening it: Space.open(URL, contribute=)")
         _places.check_name(name)
         with _places.registry() as root:
             _places.clear_debris(root)
@@ -75,10 +89,28 @@ class Space(Folder):
         return Space.open(name)
 
     @staticmethod
-    def open(name: str, mode: str = "rw") -> Space:
-        """Opens a space by name, or by the path of its directory. mode="r" maps it without write permission."""
+    def open(
+        name: str,
+        mode: str = "rw",
+        *,
+        contribute: str | int | None = None,
+        unit: str | int | None = None,
+        hosts: str | os.PathLike[str] | None = None,
+    ) -> Space:
+        """Opens a space by name, by the path of its directory, or by URL. mode="r" maps it without write permission.
+
+        By URL, `openshelf://HOST:PORT/NAME`: the first open on a host makes its part, with room for `contribute` (a
+        larger one later grows it), kept coherent in steps of `unit` bytes (64 KiB; 4 KiB for what is fought over).
+        `hosts`: the hosts file; by default what OPENSHELF_HOSTS names, or ~/.config/openshelf/hosts.yaml.
+        """
         if mode not in ("r", "rw"):
             raise BadInput(f"mode is 'r' or 'rw', got {mode!r}")
+        if is_url(name):
+            return Space(_joining.join(name, mode == "r", contribute, unit, hosts))
+        if contribute is not None or unit is not None or hosts is not None:
+            raise BadInput(
+                f"contribute=, unit= and hosts= go with a URL, openshelf://HOST:PORT/NAME, not with {name!r}"
+            )
         path = _places.find(name)
         try:
             return Space(_core.Core.open(str(path), mode == "r", _places.boot_id()))
@@ -86,16 +118,24 @@ class Space(Folder):
             raise AddressOccupied(f"cannot map the space {name!r}: {error}; {_who_is_there(path)}") from None
 
     @staticmethod
-    def remove(name: str) -> None:
-        """Takes a space away. Processes that have it open keep their views; every other call there raises Closed."""
+    def remove(name: str, *, hosts: str | os.PathLike[str] | None = None) -> None:
+        """Takes a space away; by URL, this host's part of it, with all arrays that live there.
+
+        Processes that have it open keep their views; every other call there raises Closed. By URL, NotPermitted while
+        processes of this host have it open.
+        """
         with _places.registry():
-            _places.dispose(_places.find(name))
+            path = _find(name, hosts)
+            if is_url(name):
+                _joining.let_go(path)
+            _places.dispose(path)
 
     @staticmethod
-    def members(name: str) -> int:
-        """How many processes have a space open, without opening it; 0 for one too damaged to tell."""
+    def members(name: str, *, hosts: str | os.PathLike[str] | None = None) -> int:
+        """How many processes have a space open, without opening it (by URL: here, the keeper among them); 0 for one
+        too damaged to tell."""
         try:
-            return _core.live_members(str(_places.find(name)))
+            return _core.live_members(str(_find(name, hosts)))
         except (Corrupt, WrongVersion):
             return 0
 
@@ -105,25 +145,60 @@ class Space(Folder):
 
     def at(self, address: int, shape: Any, dtype: Any) -> Array:
         """The typed range at a raw address, which some process passed on; holds the array that it lies in."""
-        return typed_part(self._pin_at(address), address, sizes_of(shape), dtype)
+        return typed_part(self._pin_at(address), address, sizes_of(shape), dtype, self)
 
     def _pin_at(self, address: int) -> _core.Pin:
-        if not 0 <= whole(address, "an address") < 1 << 64:
-            raise BadAddress(f"{address} is no address: expected 64 bits without a sign")
-        return self._native.at(address)
+        return self._native.at(an_address(address))
 
     def where(self, address: int) -> Where:
         """What an address of this space means."""
         self._native.check_usable()
-        stats = self._native.stats()
-        offset = whole(address, "an address") - int(stats["data_address"])
-        if not 0 <= offset < int(stats["bytes"]):
-            self._pin_at(address)  # raises, and says where the space is
+        segment, offset = self._reach.where(an_address(address))
         try:
             name = Array(self._pin_at(address)).name
         except BadAddress:  # inside, but nothing is there
             name = None
-        return Where(0, offset, "dram", socket.gethostname(), name)
+        return Where(segment, offset, "dram", self._reach.owner(address, 1), name, self._reach.home(address))
+
+    # Bytes by address, without faults
+
+    @overload
+    def get(self, name: str, default: Array | None = None) -> Array | None: ...
+
+    @overload
+    def get(self, name: Somewhere, default: Any, nbytes: int | None = None) -> Transfer: ...
+
+    def get(self, name: Any, default: Any = None, nbytes: int | None = None) -> Any:
+        """By name: the array, or `default`. By address, `get(address, out)`: copies the bytes there into a buffer.
+
+        `out` is a contiguous writable buffer, ndarray or CPU tensor; its size, or `nbytes`, says how much. A list of
+        addresses (or Arrays) fills the rows of `out`. Returns a Transfer at once; several may be under way.
+        """
+        if isinstance(name, str):
+            return super().get(name, default)
+        return self._reach.get(copies(name, default, nbytes, write=True))
+
+    @overload
+    def put(self, name: str | None, value: Any, *, replace: bool = True, home: Home = None) -> Array: ...
+
+    @overload
+    def put(self, name: Somewhere, value: Any) -> Transfer: ...
+
+    def put(self, name: Any, value: Any, *, replace: bool = True, home: Home = None) -> Any:
+        """By name: copies an array and publishes it whole (see Folder.put). By address, `put(address, data)`: writes
+        bytes over what is there, rows of `data` to a list of addresses; returns a Transfer at once. It is no atomic
+        step: who reads meanwhile may see a part.
+        """
+        if name is None or isinstance(name, str):
+            return super().put(name, value, replace=replace, home=home)
+        if home is not None or not replace:
+            raise BadInput("home= and replace= go with a name; an address has its home already")
+        return self._reach.put(copies(name, value, None, write=False))
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """The hosts, in the order of their numbers: whether up, room, round trip, misses and recalls."""
+        self._native.check_usable()
+        return self._reach.hosts()
 
     def grow(self, more: str | int) -> None:
         """Adds room, while others use the space."""
@@ -170,9 +245,11 @@ class Space(Folder):
 def spaces() -> list[dict[str, Any]]:
     """All spaces of this user: name, path, base, live members, or what is wrong with one."""
     found = []
-    for name in _places.names():
+    for name in _places.names(shards=True):
         path = _places.root() / name
         entry: dict[str, Any] = {"name": name, "path": str(path)}
+        if url := _places.url_of(name):
+            entry["url"] = url
         try:
             there = _places.header(path)
             entry.update(base=there.base, created_ns=there.created_ns, members=_core.live_members(str(path)))
@@ -180,6 +257,10 @@ def spaces() -> list[dict[str, Any]]:
             entry["error"] = str(error)
         found.append(entry)
     return found
+
+
+def _find(name: str, hosts: str | os.PathLike[str] | None) -> Path:
+    return _joining.directory_of(name, hosts) if is_url(name) else _places.find(name)
 
 
 def _closed(name: str) -> _core.Pin | None:

@@ -127,6 +127,11 @@ class Channel:
         if isinstance(message, Array):
             if message.address != message._pin.address or message.nbytes != message._pin.nbytes:
                 raise BadInput("send the whole array; a part has no life of its own")
+            if not self._folder._reach.together(self._pin.address, message.address):
+                raise BadInput(
+                    f"the array lives on {message.home}, the channel elsewhere; send the name of the array as text, or "
+                    "make one of them with home="
+                )
             name = message.name
             return _core.channel_send(self._pin, (name or "").encode(), message._pin, seconds(timeout))
         if not isinstance(message, bytes | bytearray | memoryview | str):

@@ -1,8 +1,26 @@
 """The tour: one chapter per capability."""
 
+from openshelf.show.tour._bare import serve_bare, time_bare
 from openshelf.show.tour._courier import courier
+from openshelf.show.tour._hosts import hosts_chapter
+from openshelf.show.tour._orders import Failed, Line, obey
 from openshelf.show.tour._space import space_chapter
+from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
-CHAPTERS = {"space": space_chapter}
+CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter}
 
-__all__ = ["CHAPTERS", "courier", "space_chapter"]
+__all__ = [
+    "CHAPTERS",
+    "Failed",
+    "Host",
+    "Line",
+    "TwoHosts",
+    "courier",
+    "hosts_chapter",
+    "in_namespaces",
+    "obey",
+    "on_loopback",
+    "serve_bare",
+    "space_chapter",
+    "time_bare",
+]

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from openshelf.show.tour._courier import STEPS, courier
+from openshelf.show.tour._times import format_time
 from openshelf.space import Space, format_size
 
 ROWS = 2048  # of 4096 float32: 32 MiB
@@ -118,10 +119,10 @@ def space_chapter(console: Console) -> dict[str, Any]:
     shelf = [("find it, map it as numpy", open_s), ("first load of a value", load_s), ("read all of it once", read_s)]
     for at, step in enumerate(STEPS):
         right = shelf[at] if at < len(shelf) else ("", None)
-        table.add_row(step, _time(steps[step]), right[0], "" if right[1] is None else _time(right[1]))
+        table.add_row(step, format_time(steps[step]), right[0], "" if right[1] is None else format_time(right[1]))
     total, mine = sum(steps.values()), open_s + load_s + read_s
     table.add_section()
-    table.add_row("in all", _time(total), "in all", _time(mine))
+    table.add_row("in all", format_time(total), "in all", format_time(mine))
     console.print(table)
     console.print("The courier moves every byte five times before the first can be read; the open shelf moves none.")
     return {
@@ -137,10 +138,3 @@ def space_chapter(console: Console) -> dict[str, Any]:
         "load_s": load_s,
         "read_all_s": read_s,
     }
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

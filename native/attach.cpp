@@ -1,0 +1,442 @@
+#include "attach.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fcntl.h>
+#include <poll.h>
+#include <set>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace osf {
+
+void send_note(int socket, const Note& note, std::string_view text, int fd) {
+    iovec parts[2] = {{const_cast<Note*>(&note), sizeof note}, {const_cast<char*>(text.data()), text.size()}};
+    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    if (fd >= 0) {
+        message.msg_control = room;
+        message.msg_controllen = sizeof room;
+        cmsghdr* head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    }
+    ssize_t sent;
+    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0) fail_os("telling the keeper", errno);
+}
+
+bool receive_note(int socket, Note& note, std::string& text, int* fd) {
+    text.resize(NOTE_MAX);
+    iovec parts[2] = {{&note, sizeof note}, {text.data(), text.size()}};
+    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    message.msg_control = room;
+    message.msg_controllen = sizeof room;
+    ssize_t got;
+    do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    int came = -1;
+    if (got >= 0)
+        for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+            if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) std::memcpy(&came, CMSG_DATA(head), sizeof came);
+    if (fd) *fd = came;
+    else if (came >= 0) close(came);
+    if (got < ssize_t(sizeof note)) return false;
+    text.resize(size_t(got) - sizeof note);
+    return true;
+}
+
+static int dial(const std::string& path) {
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
+    std::strcpy(address.sun_path, path.c_str());
+    int big = 1 << 20;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
+    if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) {
+        int error = errno;
+        close(fd);
+        fail_os("no keeper answers at " + path, error);
+    }
+    return fd;
+}
+
+void close_space(const std::string& path, const std::string& directory) {
+    int socket = dial(path);
+    Note note{note_close, 0, 0, 0, 0, 0};
+    std::string text;
+    bool answered = false;
+    try {
+        send_note(socket, note, directory);
+        answered = receive_note(socket, note, text);
+    } catch (const Error&) {}
+    close(socket);
+    if (answered && !note.flags) throw Error(Code::not_permitted, text);
+}
+
+// All of this process, for fork and for SIGBUS. The signal handler reads the list without the mutex: it only grows and is
+// walked in a process that is about to end.
+static std::mutex& all_mutex() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+}
+static std::vector<std::atomic<Attachment*>>& all() {
+    static auto* attachments = new std::vector<std::atomic<Attachment*>>(64);
+    return *attachments;
+}
+
+static struct sigaction earlier_handler;
+
+static void on_bus_error(int number, siginfo_t* info, void* context) {
+    char text[600];
+    for (auto& one : all())
+        if (Attachment* attachment = one.load(); attachment && attachment->explain(u64(info->si_addr), text, sizeof text)) {
+            [[maybe_unused]] ssize_t put = write(STDERR_FILENO, text, strlen(text));
+            signal(SIGBUS, SIG_DFL);  // the touch is made again, and ends the process
+            return;
+        }
+    if (earlier_handler.sa_flags & SA_SIGINFO) return earlier_handler.sa_sigaction(number, info, context);
+    if (earlier_handler.sa_handler != SIG_DFL && earlier_handler.sa_handler != SIG_IGN) return earlier_handler.sa_handler(number);
+    signal(SIGBUS, SIG_DFL);
+}
+
+static void register_handlers() {
+    static bool once = [] {
+        struct sigaction action {};
+        action.sa_sigaction = on_bus_error;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigaction(SIGBUS, &action, &earlier_handler);
+        auto each = [](void (Attachment::*call)()) {
+            for (auto& one : all())
+                if (Attachment* attachment = one.load()) (attachment->*call)();
+        };
+        static auto visit = each;
+        pthread_atfork([] { all_mutex().lock(); visit(&Attachment::fork_prepare); },
+                       [] { visit(&Attachment::fork_parent); all_mutex().unlock(); },
+                       [] { visit(&Attachment::fork_child); all_mutex().unlock(); });
+        return true;
+    }();
+    (void)once;
+}
+
+std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options) {
+    static std::mutex mutex;
+    std::lock_guard guard(mutex);
+    if (space->companion) return std::static_pointer_cast<Attachment>(space->companion);
+    auto attachment = std::make_shared<Attachment>(*space, options);
+    space->companion = attachment;
+    space->before_unmap = [raw = std::weak_ptr<Attachment>(attachment)] { if (auto one = raw.lock()) one->space_gone(); };
+    return attachment;
+}
+
+Attachment::Attachment(Space& space, Options options)
+    : options_(std::move(options)), directory_(space.directory()), name_(space.header().name),
+      base_(space.header().base - options_.self * space.layout.reserve), reserve_(space.layout.reserve), data_at_(space.layout.data_at),
+      segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
+    register_handlers();
+    int socket = dial(options_.socket);
+    try {
+        Note note{note_open, 0, 0, 0, options_.unit, u64(getpid())};
+        std::string text;
+        send_note(socket, note, directory_);
+        if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened");
+        if (!note.flags) throw Error(Code::bad_input, text);
+        auto open_file = [&](const std::string& path) {
+            int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // also to read only: the kernel wants it so for faults
+            if (fd < 0) fail_os("opening " + path, errno);
+            return fd;
+        };
+        std::string backing = space.header().backing;
+        own_fd_ = open_file(backing[0] == '/' ? backing : directory_ + "/" + backing);
+        for (u32 host = 0; host < options_.hosts.size(); host++)
+            if (host != options_.self) caches_[host] = open_file(Segments::cache_path(directory_, host));
+        int units = open_file(directory_ + "/units");
+        void* words = mmap(nullptr, Segments::units_bytes(u32(options_.hosts.size())), PROT_READ, MAP_SHARED | MAP_NORESERVE, units, 0);
+        close(units);
+        if (words == MAP_FAILED) fail_os("mapping the state of units", errno);
+        units_ = static_cast<const char*>(words);
+        for (u32 host = 0; host < options_.hosts.size(); host++) {
+            if (host == options_.self) continue;
+            char* at = reinterpret_cast<char*>(base_ + host * reserve_);
+            if (mmap(at, reserve_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == at) {
+                reserved_ |= 1u << host;
+                continue;
+            }
+            throw Error(Code::address_occupied, "the addresses of host " + options_.hosts[host] + " are not free in this process; " +
+                                                    "give the space another base in the hosts file");
+        }
+        map_segments();
+        hand_over(socket);
+    } catch (...) {
+        close(socket);
+        unmap_segments(false);
+        throw;
+    }
+    socket_ = socket;
+    watcher_ = std::thread([this] { watch(); });
+    std::lock_guard guard(all_mutex());
+    for (auto& one : all())
+        if (Attachment* none = nullptr; one.compare_exchange_strong(none, this)) return;
+}
+
+Attachment::~Attachment() {
+    {
+        std::lock_guard guard(all_mutex());
+        for (auto& one : all())
+            if (one.load() == this) one.store(nullptr);
+    }
+    {
+        std::lock_guard guard(mutex_);
+        stop_ = true;
+        if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
+    }
+    if (watcher_.joinable()) watcher_.join();
+    if (socket_ >= 0) close(socket_);
+    unmap_segments(false);
+}
+
+// The own segment and the copies, registered for faults as far as this process does it: the own segment is, part by part, by
+// the keeper, when a unit is first lent. Until then it is memory like any.
+void Attachment::map_segments() {
+    faults_ = open_faults(how_);
+    if (how_ == Faults::none) return;
+    for (u32 host = 0; host < options_.hosts.size(); host++) {
+        bool own = host == options_.self;
+        int fd = own ? own_fd_ : caches_[host];
+        if (fd < 0) continue;
+        char* at = reinterpret_cast<char*>(base_ + host * reserve_ + data_at_);
+        int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
+        if (mmap(at, segment_bytes_, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+            fail_os("mapping the segment of host " + options_.hosts[host], errno);
+        madvise(at, segment_bytes_, own ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        if (follows(Rule::fork) && madvise(at, segment_bytes_, MADV_DONTFORK) < 0) fail_os("madvise", errno);
+        if (own) continue;
+        if (int error = register_faults(faults_, u64(at), segment_bytes_)) fail_os("registering faults", error);
+    }
+}
+
+// forbid: views may be left; a touch must end the process rather than read what nobody keeps coherent.
+void Attachment::unmap_segments(bool forbid) {
+    for (u32 host = 0; host < options_.hosts.size(); host++) {
+        char* at = reinterpret_cast<char*>(base_ + host * reserve_);
+        if (forbid) mmap(at + data_at_, segment_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        else if (reserved_ & 1u << host) munmap(at, reserve_);
+        if (!forbid && caches_[host] >= 0) close(caches_[host]);
+    }
+    if (faults_ >= 0) close(faults_);
+    faults_ = -1;
+    if (forbid) return;
+    if (units_) munmap(const_cast<char*>(units_), Segments::units_bytes(u32(options_.hosts.size())));
+    if (own_fd_ >= 0) close(own_fd_);
+}
+
+void Attachment::hand_over(int socket) {
+    Note note{note_attach, u32(read_only_), 0, 0, faults_ >= 0, u64(getpid())};
+    std::string text;
+    send_note(socket, note, directory_, faults_);
+    if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended while this process attached");
+    if (!note.flags) throw Error(Code::not_permitted, text);
+}
+
+void Attachment::start_keeper() {
+    if (options_.keeper.empty()) return;
+    std::vector<char*> argv;
+    for (auto& word : options_.keeper) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t child;
+    if (posix_spawn(&child, argv[0], nullptr, nullptr, argv.data(), environ) == 0) waitpid(child, nullptr, 0);
+}
+
+void Attachment::watch() {
+    int socket = socket_;
+    for (;;) {
+        Note note;
+        std::string text;
+        while (receive_note(socket, note, text)) {
+            std::lock_guard guard(mutex_);
+            auto found = pending_.find(note.id);
+            if (found == pending_.end()) continue;
+            found->second.done = true;
+            found->second.good = note.flags & 1;
+            found->second.text = std::move(text);
+            changed_.notify_all();
+        }
+        // The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
+        u64 started = 0;
+        for (;;) {
+            {
+                std::lock_guard guard(mutex_);
+                if (stop_) return;
+            }
+            int next = -1;
+            try {
+                next = dial(options_.socket);
+                Note open{note_open, 0, 0, 0, options_.unit, u64(getpid())};
+                send_note(next, open, directory_);
+                if (receive_note(next, open, text) && open.flags) {
+                    hand_over(next);
+                    std::lock_guard guard(mutex_);
+                    close(socket_);
+                    socket_ = socket = next;
+                    for (auto& [id, pending] : pending_)
+                        if (!pending.done) send_note(socket_, pending.note, {});
+                    break;
+                }
+            } catch (const Error&) {}
+            if (next >= 0) close(next);
+            if (now_ns() - started > 300'000'000) {
+                start_keeper();
+                started = now_ns();
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+    }
+}
+
+u64 Attachment::ask(Note note) {
+    std::lock_guard guard(mutex_);
+    note.id = next_++;
+    pending_[note.id].note = note;
+    try {
+        send_note(socket_, note, {});
+    } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
+    return note.id;
+}
+
+Attachment::Pending Attachment::answer(u64 id, long timeout_ns) {
+    std::unique_lock lock(mutex_);
+    auto found = pending_.find(id);
+    if (found == pending_.end()) throw Error(Code::bad_input, "nothing of this number is under way");
+    auto ready = [&] { return found->second.done; };
+    if (timeout_ns < 0) changed_.wait(lock, ready);
+    else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
+    Pending result = found->second;
+    if (result.done) pending_.erase(found);
+    return result;
+}
+
+u64 Attachment::prefetch(u64 address, u64 bytes, bool write) {
+    return ask({note_prefetch, write, 0, address, bytes, 0});
+}
+
+bool Attachment::wait(u64 id, long timeout_ns) {
+    Pending result = answer(id, timeout_ns);
+    if (result.done && !result.good) {
+        const std::string& lost = host(host_of(result.note.address));
+        char range[80];
+        std::snprintf(range, sizeof range, "%#llx to %#llx", (unsigned long long)result.note.address, (unsigned long long)(result.note.address + result.note.bytes));
+        throw HostLost(lost, "host " + lost + " is lost; " + range + " could not be fetched", result.note.address, result.note.bytes);
+    }
+    return result.done;
+}
+
+bool Attachment::done(u64 id) {
+    std::lock_guard guard(mutex_);
+    auto found = pending_.find(id);
+    return found == pending_.end() || found->second.done;
+}
+
+std::string Attachment::status() {
+    u64 id = ask({note_status, 0, 0, 0, 0, 0});
+    Pending result = answer(id, 5'000'000'000);
+    if (!result.done) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
+    return result.text;
+}
+
+Attachment::States Attachment::states(u64 address, u64 bytes) const {
+    States states;
+    u32 host = host_of(address);
+    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
+    u64 unit = load(head.unit[host]);
+    if (!unit || !bytes) return states.invalid = bytes != 0, states;
+    u64 first = (address - base_) % reserve_ - data_at_, last = first + bytes - 1;
+    const u64* words = reinterpret_cast<const u64*>(units_ + PAGE) + host * WORDS;
+    for (u64 at = first / unit; at <= last / unit; at++) {
+        u64 word = load(words[at]);
+        bool own = host == options_.self;
+        bool writes = own ? home_state(word) == at_home : copy_state(word) == modified;
+        bool reads = own ? home_state(word) == home_shared : copy_state(word) == shared;
+        (writes ? states.modified : reads ? states.shared : states.invalid)++;
+    }
+    return states;
+}
+
+std::string Attachment::owners(u64 address, u64 bytes) const {
+    std::string words;
+    u64 unit = load(reinterpret_cast<const UnitsHead*>(units_)->unit[options_.self]), first = address - base_ - options_.self * reserve_ - data_at_;
+    if (!unit || !bytes || host_of(address) != options_.self) return words;
+    const u64* own = reinterpret_cast<const u64*>(units_ + PAGE) + options_.self * WORDS;
+    for (u64 at = first / unit; at <= (first + bytes - 1) / unit; at++) {
+        u64 word = load(own[at]);
+        words.append(reinterpret_cast<const char*>(&word), sizeof word);
+    }
+    return words;
+}
+
+void Attachment::space_gone() {
+    std::lock_guard guard(mutex_);
+    if (own_fd_ >= 0) close(own_fd_);
+    own_fd_ = -1;
+}
+
+bool Attachment::explain(u64 address, char* text, size_t room) const {
+    if (address < base_ || address >= base_ + options_.hosts.size() * reserve_) return false;
+    u32 at = host_of(address);
+    if (at == options_.self) return std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str()), true;
+    std::snprintf(text, room, "openshelf: host %s is lost, and with it the bytes at %#llx (its segment of space '%s': %#llx to %#llx). A touch cannot be an "
+                  "exception: this process ends. Where that matters, use space.get() or array.prefetch().wait() first.\n",
+                  options_.hosts[at].c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),
+                  (unsigned long long)(base_ + (at + 1) * reserve_));
+    return true;
+}
+
+void Attachment::fork_prepare() { mutex_.lock(); }
+void Attachment::fork_parent() { mutex_.unlock(); }
+
+void Attachment::fork_child() {
+    if (!follows(Rule::fork)) return mutex_.unlock();
+    new (&watcher_) std::thread;  // the parent's thread is not here
+    new (&changed_) std::condition_variable;
+    pending_.clear();
+    close(socket_);
+    if (faults_ >= 0) close(faults_);
+    faults_ = socket_ = -1;
+    try {
+        map_segments();
+        for (u64 start = now_ns(); socket_ < 0;) {
+            try {
+                socket_ = dial(options_.socket);
+            } catch (const Error&) {  // the parent finds the next keeper
+                if (now_ns() - start > 3'000'000'000) throw;
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            }
+        }
+        hand_over(socket_);
+        watcher_ = std::thread([this] { watch(); });
+    } catch (const Error& error) {
+        unmap_segments(true);
+        char text[300];
+        std::snprintf(text, sizeof text, "openshelf: the forked process %d could not attach to the space '%s': %s; touching its arrays will end it\n",
+                      int(getpid()), name_.c_str(), error.what());
+        [[maybe_unused]] ssize_t put = write(STDERR_FILENO, text, strlen(text));
+    }
+    mutex_.unlock();
+}
+
+}  // namespace osf

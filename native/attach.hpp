@@ -1,0 +1,94 @@
+// A process's side of a space of several hosts: the other hosts' segments mapped at their addresses, faults on them handed to
+// the keeper, and the thread that finds the next keeper if that dies.
+//
+// The process keeps its own userfaultfd open: while no keeper lives, touches wait instead of reading zeros. A fork does not
+// inherit these mappings (MADV_DONTFORK); the child maps them anew and attaches as itself before fork() returns in it.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "faults.hpp"
+#include "segments.hpp"
+#include "space.hpp"
+
+namespace osf {
+
+// Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
+enum NoteKind : u32 { note_open = 1, note_attach, note_prefetch, note_status, note_close, note_answer };
+struct Note {
+    u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good
+    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along
+};
+constexpr size_t NOTE_MAX = 64 * KIB;
+void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
+bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
+
+class Attachment {
+public:
+    struct Options {
+        std::string socket;                   // of the keeper
+        std::vector<std::string> hosts;
+        u32 self = 0, unit = 64 * 1024;
+        std::vector<std::string> keeper;      // command that starts one and returns; empty: none is started
+    };
+    Attachment(Space& space, Options options);
+    ~Attachment();
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+
+    Faults faults() const { return how_; }
+    u64 prefetch(u64 address, u64 bytes, bool write);          // a number to wait for
+    bool wait(u64 id, long timeout_ns);                        // false: the time is over. Throws HostLost
+    bool done(u64 id);
+    std::string status();                                      // Node::status
+    struct States { u64 invalid = 0, shared = 0, modified = 0; };
+    States states(u64 address, u64 bytes) const;               // units, on this host
+    std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
+    u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
+    const std::string& host(u32 number) const { return options_.hosts[number]; }
+    void space_gone();                                         // its mapping is about to go
+
+    void fork_prepare();
+    void fork_parent();
+    void fork_child();
+    bool explain(u64 address, char* text, size_t room) const;  // why a touch there ended; for the SIGBUS handler
+
+private:
+    struct Pending { Note note; bool done = false, good = false; std::string text; };
+    void map_segments();
+    void unmap_segments(bool forbid);
+    void hand_over(int socket);
+    void start_keeper();
+    void watch();
+    u64 ask(Note note);
+    Pending answer(u64 id, long timeout_ns);
+
+    Options options_;
+    std::string directory_, name_;
+    u64 base_, reserve_, data_at_, segment_bytes_;
+    bool read_only_;
+    Faults how_ = Faults::none;
+    int faults_ = -1, socket_ = -1, own_fd_ = -1;
+    std::vector<int> caches_;
+    u32 reserved_ = 0;                        // hosts whose addresses this process holds
+    const char* units_ = nullptr;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<u64, Pending> pending_;
+    u64 next_ = 1;
+    bool stop_ = false;
+    std::thread watcher_;
+};
+
+// The keeper lets go of the space; throws if others of this host have it open.
+void close_space(const std::string& socket, const std::string& directory);
+
+// The one of this process for the space; made at the first call, kept by the Space and by whatever else shows its memory.
+std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options);
+
+}  // namespace osf

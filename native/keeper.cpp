@@ -1,0 +1,423 @@
+#include "keeper.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <utility>
+
+#include "attach.hpp"
+#include "listener.hpp"
+#include "node.hpp"
+#include "serve.hpp"
+
+namespace osf {
+
+std::pair<std::string, u16> split_host(const std::string& text) {
+    size_t colon = text.rfind(':');
+    if (colon == std::string::npos) throw Error(Code::bad_input, "'" + text + "' is not HOST:PORT");
+    return {text.substr(0, colon), u16(std::stoul(text.substr(colon + 1)))};
+}
+
+u64 hosts_hash(const std::vector<std::string>& hosts) {
+    std::string all;
+    for (auto& host : hosts) all += host + "\n";
+    return hash_bytes(all.data(), all.size(), hosts.size());
+}
+
+constexpr u64 SPIN_NS = 60 * MICRO;  // after something happened, before the agent sleeps
+constexpr int SLEEP_MS = 50;
+
+class Keeper {
+public:
+    explicit Keeper(const KeeperOptions& options) : options_(options) {}
+    ~Keeper();
+    void run();
+
+private:
+    struct Opened {                          // a space of this host
+        std::unique_ptr<Node> node;
+        std::shared_ptr<Proxies> proxies;
+        std::vector<std::thread> dialers;
+        std::atomic<bool> stop{false};
+    };
+    struct Handed { std::string space; u32 host; std::unique_ptr<Wire> wire; };
+
+    void say(const std::string& text) { std::fprintf(stderr, "keeper %s: %s\n", options_.hosts[options_.self].c_str(), text.c_str()); }
+    void take_place();
+    void open_all();
+    Opened& open(const std::string& directory, u32 unit);
+    void close_space(const std::string& directory);
+    void watch(int fd, bool write);
+    void unwatch(int fd);
+    void accept_process();
+    void hear(int socket);
+    void answer(int socket, u64 id, bool good, std::string_view text = {});
+    void part(int socket);
+    void greet(std::unique_ptr<Wire>& wire, const Hello& hello);
+    Hello hello_of(const Node& node) const;
+    void dial(Opened& opened, u32 host);
+    void hand_over(Handed handed);
+    void adopt_handed();
+    bool needed();
+    bool turn(bool sleep);
+
+    KeeperOptions options_;
+    std::string path_;                       // of socket and lock, without the ending
+    int epoll_ = -1, local_ = -1, event_ = -1, signals_ = -1, lock_ = -1;
+    std::map<int, Node*> watched_;
+    std::map<int, std::string> sockets_;     // of processes: the directory they attached to, or empty
+    std::mutex mutex_;                       // of spaces_' structure and handed_
+    std::map<std::string, std::unique_ptr<Opened>> spaces_;   // by directory
+    std::vector<Handed> handed_;
+    std::unique_ptr<Listener> listener_;
+    bool stopping_ = false;
+    u64 busy_ns_ = 0;
+};
+
+Keeper::~Keeper() {
+    listener_.reset();
+    for (auto& [directory, opened] : spaces_) {
+        opened->stop = true;
+        for (auto& dialer : opened->dialers) dialer.join();
+    }
+    spaces_.clear();
+    if (local_ >= 0) unlink((path_ + ".sock").c_str());
+    for (auto& [socket, directory] : sockets_) close(socket);
+    for (int fd : {epoll_, local_, event_, signals_, lock_})
+        if (fd >= 0) close(fd);
+}
+
+void Keeper::take_place() {
+    path_ = options_.root + "/keeper@" + options_.hosts[options_.self];
+    lock_ = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0) fail_os("opening " + path_ + ".lock", errno);
+    if (flock(lock_, LOCK_EX | LOCK_NB) < 0) throw Error(Code::not_permitted, "another keeper of " + options_.hosts[options_.self] + " is running");
+    std::string pid = std::to_string(getpid()) + "\n";
+    if (ftruncate(lock_, 0) < 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) fail_os("writing " + path_ + ".lock", errno);
+
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    watch(event_, false);
+    watch(signals_, false);
+
+    local_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::string path = path_ + ".sock";
+    if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
+    std::strcpy(address.sun_path, path.c_str());
+    unlink(path.c_str());
+    mode_t mask = umask(0177);
+    int bound = bind(local_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    umask(mask);
+    if (bound < 0) fail_os("binding " + path, errno);
+}
+
+// Spaces that an earlier keeper had open: other hosts may hold units of them.
+void Keeper::open_all() {
+    std::string ending = "@" + options_.hosts[options_.self];
+    DIR* root = opendir(options_.root.c_str());
+    if (!root) fail_os("reading " + options_.root, errno);
+    std::vector<std::string> found;
+    while (dirent* entry = readdir(root)) {
+        std::string name = entry->d_name, directory = options_.root + "/" + name;
+        if (name.ends_with(ending) && access((directory + "/units").c_str(), F_OK) == 0) found.push_back(directory);
+    }
+    closedir(root);
+    for (auto& directory : found) {
+        try {
+            open(directory, 64 * KIB);
+        } catch (const Error& error) { say(directory + ": " + error.what()); }
+    }
+}
+
+Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
+    auto there = spaces_.find(directory);
+    if (there != spaces_.end()) return *there->second;
+    std::string name = directory.substr(directory.rfind('/') + 1), ending = "@" + options_.hosts[options_.self];
+    if (directory != options_.root + "/" + name || !name.ends_with(ending))
+        throw Error(Code::bad_input, directory + " is not a space of host " + options_.hosts[options_.self] + " in " + options_.root);
+    if (unit < UNIT_MIN || unit > UNIT_MAX || (unit & (unit - 1)))
+        throw Error(Code::bad_input, "a unit of " + std::to_string(unit) + " bytes; expected a power of two from 4 KiB to 2 MiB");
+    name.resize(name.size() - ending.size());
+    auto opened = std::make_unique<Opened>();
+    auto space = Space::open(directory, false, options_.boot_id);
+    opened->node = std::make_unique<Node>(name, space, options_.hosts, options_.self, unit);
+    Node& node = *opened->node;
+    node.watch = [this, &node](int fd, bool write) { watched_[fd] = &node; watch(fd, write); };
+    node.unwatch = [this](int fd) { watched_.erase(fd); unwatch(fd); };
+    node.prefetched = [this](int socket, u64 id, bool good) { answer(socket, id, good); };
+    node.log = [this](const std::string& text) { say(text); };
+    node.begin();
+    const UnitsHead& units = node.segments().head();
+    opened->proxies = std::make_shared<Proxies>(Served{space, units.incarnation, units.unit[options_.self], [&node](u64 address, u64 bytes) { return node.owners(address, bytes); }});
+    Opened& result = *opened;
+    {
+        std::lock_guard guard(mutex_);
+        spaces_[directory] = std::move(opened);
+    }
+    for (u32 host = 0; host < options_.self; host++) result.dialers.emplace_back([this, &result, host] { dial(result, host); });
+    say("space '" + name + "' is open");
+    return result;
+}
+
+void Keeper::close_space(const std::string& directory) {
+    auto found = spaces_.find(directory);
+    if (found == spaces_.end()) return;
+    if (found->second->node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
+    std::unique_ptr<Opened> opened;
+    {
+        std::lock_guard guard(mutex_);
+        opened = std::move(found->second);
+        spaces_.erase(found);
+    }
+    opened->stop = true;
+    for (auto& dialer : opened->dialers) dialer.join();
+}
+
+void Keeper::watch(int fd, bool write) {
+    epoll_event event{};
+    event.events = EPOLLIN | (write ? u32(EPOLLOUT) : 0u);
+    event.data.fd = fd;
+    if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) < 0 && errno == ENOENT && epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) < 0) fail_os("epoll", errno);
+}
+
+void Keeper::unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
+
+// Local processes
+
+void Keeper::accept_process() {
+    for (;;) {
+        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) return;
+        ucred who{};
+        socklen_t size = sizeof who;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
+            close(fd);
+            continue;
+        }
+        int big = 1 << 20;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
+        sockets_[fd] = "";
+        watch(fd, false);
+    }
+}
+
+void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
+    try {
+        send_note(socket, {note_answer, good, id, 0, 0, 0}, text.substr(0, NOTE_MAX));
+    } catch (const Error&) {}  // it is gone, and its end is read soon; or stopped with a full socket: the agent waits for nobody
+}
+
+void Keeper::part(int socket) {
+    auto found = sockets_.find(socket);
+    if (auto space = spaces_.find(found->second); space != spaces_.end()) space->second->node->detach(socket);
+    unwatch(socket);
+    close(socket);
+    sockets_.erase(found);
+}
+
+void Keeper::hear(int socket) {
+    Note note;
+    std::string text;
+    int fd = -1;
+    if (!receive_note(socket, note, text, &fd)) return part(socket);
+    std::string& directory = sockets_[socket];
+    try {
+        auto space = spaces_.find(directory);
+        switch (note.kind) {
+            case note_open:
+                open(text, u32(note.bytes));
+                return answer(socket, note.id, true);
+            case note_attach: {
+                auto wanted = spaces_.find(text);
+                if (!directory.empty() || wanted == spaces_.end()) throw Error(Code::bad_input, "nothing to attach to");
+                Node& node = *wanted->second->node;
+                if (fd < 0 && node.lends())
+                    throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
+                auto process = std::make_unique<Process>();
+                process->socket = socket;
+                process->faults = std::exchange(fd, -1);
+                process->pid = note.pid;
+                node.attach(std::move(process));
+                directory = text;
+                return answer(socket, note.id, true);
+            }
+            case note_prefetch:
+                if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
+                return space->second->node->prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
+            case note_status:
+                if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
+                return answer(socket, note.id, true, space->second->node->status());
+            case note_close:
+                close_space(text);
+                return answer(socket, note.id, true);
+            default:
+                throw Error(Code::bad_input, "a note of kind " + std::to_string(note.kind));
+        }
+    } catch (const Error& error) {
+        if (fd >= 0) close(fd);
+        answer(socket, note.id, false, error.what());
+    }
+}
+
+// Other hosts
+
+void Keeper::hand_over(Handed handed) {
+    {
+        std::lock_guard guard(mutex_);
+        handed_.push_back(std::move(handed));
+    }
+    u64 one = 1;
+    [[maybe_unused]] ssize_t put = write(event_, &one, sizeof one);
+}
+
+void Keeper::adopt_handed() {
+    u64 count;
+    [[maybe_unused]] ssize_t got = read(event_, &count, sizeof count);
+    std::vector<Handed> handed;
+    {
+        std::lock_guard guard(mutex_);
+        handed.swap(handed_);
+    }
+    for (Handed& one : handed)
+        for (auto& [directory, opened] : spaces_)
+            if (opened->node->name() == one.space) {
+                opened->node->adopt(one.host, std::move(one.wire));
+                break;
+            }
+}
+
+Hello Keeper::hello_of(const Node& node) const {
+    Hello hello;
+    hello.head.host = u16(options_.self);
+    hello.head.base = node.base();
+    hello.head.reserve = node.reserve();
+    hello.head.hosts = u32(options_.hosts.size());
+    hello.head.hosts_hash = hosts_hash(options_.hosts);
+    hello.space = node.name();
+    return hello;
+}
+
+// In a thread of the listener.
+void Keeper::greet(std::unique_ptr<Wire>& wire, const Hello& hello) {
+    std::shared_ptr<Proxies> proxies;
+    {
+        std::lock_guard guard(mutex_);
+        for (auto& [directory, opened] : spaces_) {
+            if (opened->node->name() != hello.space) continue;
+            Cluster{opened->node->base(), opened->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
+            proxies = opened->proxies;
+        }
+    }
+    if (!proxies) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
+    if (hello.head.role == role_process) return serve_process(*proxies, wire, hello);
+    if (hello.head.role != role_keeper || hello.head.host <= options_.self)
+        throw Error(Code::bad_input, "host " + std::to_string(hello.head.host) + " has no reason to call as role " + std::to_string(hello.head.role));
+    wire->send(frame_welcome, 0);
+    hand_over({hello.space, hello.head.host, std::move(wire)});
+}
+
+void Keeper::dial(Opened& opened, u32 host) {
+    Node& node = *opened.node;
+    auto [name, port] = split_host(options_.hosts[host]);
+    std::string said;
+    auto pause = [&](int steps) { for (; steps && !opened.stop; steps--) std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+    while (!opened.stop) {
+        if (node.connected(host)) {
+            pause(2);
+            continue;
+        }
+        try {
+            auto wire = Wire::connect(name, port, options_.key, 1000);
+            Hello hello = hello_of(node);
+            hello.head.role = role_keeper;
+            std::string bytes = hello.encode();
+            wire->send(frame_hello, 0, bytes);
+            const FrameHead* head = wire->wait(2'000'000'000);
+            if (!head) throw Error(Code::host_lost, "no answer to the hello");
+            bool welcome = head->type == frame_welcome;
+            std::string text = wire->open();
+            if (!welcome) throw Error(Code::refused, "it refused: " + text.substr(std::min<size_t>(4, text.size())));
+            hand_over({node.name(), host, std::move(wire)});
+            said.clear();
+            pause(25);  // until the agent has it
+        } catch (const Error& error) {
+            if (said != error.what()) say("host " + options_.hosts[host] + ": " + (said = error.what()));
+            pause(5);
+        }
+    }
+}
+
+bool Keeper::needed() {
+    for (auto& [directory, opened] : spaces_)
+        if (opened->node->processes() || opened->proxies->count()) return true;
+    return !sockets_.empty();
+}
+
+bool Keeper::turn(bool sleep) {
+    epoll_event events[64];
+    int count = epoll_wait(epoll_, events, 64, sleep ? SLEEP_MS : 0);
+    for (int at = 0; at < count; at++) {
+        int fd = events[at].data.fd;
+        if (fd == local_) accept_process();
+        else if (fd == event_) adopt_handed();
+        else if (fd == signals_) stopping_ = true;
+        else if (auto node = watched_.find(fd); node != watched_.end()) node->second->ready(fd);
+        else if (sockets_.count(fd)) hear(fd);
+    }
+    return count > 0;
+}
+
+void Keeper::run() {
+    take_place();
+    open_all();
+    auto [host, port] = split_host(options_.hosts[options_.self]);
+    listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); });
+    if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
+    watch(local_, false);
+    u64 needed_ns = now_ns(), asked_ns = 0, leaving_ns = 0;
+    bool waiting = false;
+    for (;;) {
+        u64 now = now_ns();
+        bool sleep = !waiting && now - busy_ns_ > SPIN_NS;
+        if (turn(sleep)) busy_ns_ = now_ns();
+        else if (!sleep) sched_yield();
+        waiting = false;
+        now = now_ns();
+        for (auto& [directory, opened] : spaces_) waiting |= opened->node->tick(now);
+        if (now - asked_ns > 100 * MILLI) {
+            asked_ns = now;
+            if (needed()) needed_ns = now;
+        }
+        if (options_.linger_s >= 0 && double(now - needed_ns) > options_.linger_s * 1e9) stopping_ = true;
+        if (!stopping_) continue;
+        if (!leaving_ns) {
+            leaving_ns = now;
+            for (auto& [directory, opened] : spaces_) opened->node->leave();
+        }
+        bool left = true;
+        for (auto& [directory, opened] : spaces_) left &= opened->node->left();
+        if (left || now - leaving_ns > 1'000 * MILLI) return;
+    }
+}
+
+void keeper_run(const KeeperOptions& options) { Keeper(options).run(); }
+
+}  // namespace osf

@@ -1,0 +1,162 @@
+// One space on one host, as the keeper sees it: the protocol's Medium over files, faults and wires. Everything here runs in
+// the agent thread and never touches the memory it manages: bytes go through file descriptors, so a touch can always be answered.
+//
+// A unit that was just granted stays for HOLD before it is taken away, so that whoever touched it gets on: messages about it
+// wait, in order. Between hosts a PING goes every BEAT. What is borrowed from a host counts for LEASE after the sending of
+// the last PING that it answered; the home takes lent units back LOST after it last heard of the borrower, which is later.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include "coherence.hpp"
+#include "faults.hpp"
+#include "hello.hpp"
+#include "segments.hpp"
+#include "space.hpp"
+#include "wire.hpp"
+
+namespace osf {
+
+constexpr u64 MICRO = 1'000, MILLI = 1'000'000;
+constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LEASE_NS = 1900 * MILLI, LOST_NS = 2500 * MILLI;
+constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
+
+enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
+
+struct Sync {                              // first on every connection, both ways
+    u64 incarnation, session;              // session: under which the receiver borrows from the sender
+    u32 unit, faults;
+};
+
+struct Process {                           // of this host, attached
+    Process() = default;
+    ~Process();                            // closes faults
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+    int socket = -1, faults = -1;          // the keeper itself has no socket
+    u64 pid = 0;
+    std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
+    std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
+};
+
+struct Link {                              // to another host's keeper
+    std::string name;
+    std::unique_ptr<Wire> wire;
+    bool met = false, synced = false;      // met: heard of since this keeper lives; synced: its Sync is here
+    bool purged = false, writing = false;  // writing: epoll is told to say when there is room
+    bool faults = true;
+    u64 heard_ns = 0, leased_ns = 0, pinged_ns = 0;
+    u64 round_trip_ns = 0;
+    u64 misses = 0, recalls = 0, invalidations = 0, bytes_in = 0, bytes_out = 0;
+};
+
+class Node : public Medium {
+public:
+    Node(std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
+
+    const std::string& name() const { return name_; }
+    const std::shared_ptr<Space>& space() const { return space_; }
+    Segments& segments() { return segments_; }
+    Link& link(u32 host) { return links_[host]; }
+    u64 base() const { return base_; }
+    u64 reserve() const { return space_->layout.reserve; }
+
+    void begin();                          // once the functions below are set
+    bool lends() const { return links_[self_].faults; }
+
+    // Local processes
+    void attach(std::unique_ptr<Process> process);
+    void detach(int socket);
+    size_t processes() const { return processes_.size() - 1; }
+    void ready(int fd);                    // one that was watched: faults of a process, or a connection
+    void prefetch(int socket, u64 id, u64 address, u64 bytes, bool write);
+
+    // Other hosts
+    void adopt(u32 host, std::unique_ptr<Wire> wire);
+    bool connected(u32 host) const { return connected_.load() >> host & 1; }   // any thread
+    bool tick(u64 now);                    // time-outs and waiting messages; true: messages wait for their time
+    void leave();                          // gives back what is borrowed
+    bool left();                           // and all of it has arrived
+
+    std::string status();                  // one line of text per host, see keeper.cpp
+    std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment
+
+    // epoll's: what changed since it last looked
+    std::function<void(int fd, bool write)> watch;
+    std::function<void(int fd)> unwatch;
+    std::function<void(int socket, u64 id, bool good)> prefetched;
+    std::function<void(const std::string&)> log;
+
+    // Medium
+    u64 word(u32 home, u64 unit) override { return segments_.word(home, unit); }
+    void set_word(u32 home, u64 unit, u64 value) override { segments_.set_word(home, unit, value); }
+    void each_word(u32 home, const std::function<void(u64, u64)>& show) override { segments_.each_word(home, show); }
+    void tidy(u32 home) override { segments_.tidy(home); }
+    void protect(u32 home, u64 unit) override;
+    void punch(u32 home, u64 unit) override { segments_.punch(home, unit); }
+    void fill(u32 home, u64 unit) override;
+    void save(u64 unit) override { segments_.save(unit); }
+    void restore(u64 unit) override { segments_.restore(unit); }
+    void drop_shadow(u64 unit) override { segments_.drop_shadow(unit); }
+    bool take_slot(u32 home, u64 unit, u32& slot) override { return segments_.take_slot(home, unit, slot); }
+    void free_slot(u32 slot) override { segments_.free_slot(slot); }
+    void admit(u32 home, u64 unit, bool write) override;
+    void condemn(u32 home, u64 unit) override;
+    void send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) override;
+
+private:
+    struct Held { u32 from; Notice message; u32 flags; std::string bytes; };
+    struct Prefetch {
+        int socket;
+        u64 id;
+        u32 home;
+        u64 next, end, flying = 0;
+        bool write, good = true;
+    };
+    using Place = std::pair<u32, u64>;     // home, unit
+
+    void faults_of(Process& process);
+    void frames_of(u32 host);
+    void drop_link(u32 host, const std::string& why);
+    bool locate(u64 address, Place& place) const;
+    u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
+    void touched(Process& process, const Touch& touch);
+    void resolve(Process& process, u32 home, u64 unit, bool map, bool write);
+    void want_output(Link& link, bool want);
+    void check(Process& process, int error);
+    void register_own(u64 unit);
+    int register_granule(Process& process, u64 granule);
+    void deliver(u32 from, Notice message, u64 unit, u32 flags);
+    void receive(u32 from, Notice message, u64 unit, u32 flags);
+    void synced(u32 host, const Sync& sync);
+    void advance(const std::shared_ptr<Prefetch>& prefetch);
+    void arrived(u32 home, u64 unit, bool write, bool good);
+    void note_copy(u32 home, u64 unit);
+    void make_room();
+
+    std::string name_;
+    std::shared_ptr<Space> space_;
+    std::vector<std::string> hosts_;
+    u32 self_;
+    u64 base_;
+    Segments segments_;
+    Coherence coherence_;
+    std::vector<Link> links_;
+    std::vector<std::unique_ptr<Process>> processes_;   // [0]: the keeper itself
+    std::set<u64> registered_;             // granules of the own segment
+    std::vector<char> payload_;            // bytes of the message being received
+    std::map<Place, u64> holds_;           // until when
+    std::map<Place, std::deque<Held>> waiting_;
+    std::multimap<Place, std::shared_ptr<Prefetch>> prefetches_;
+    std::deque<Place> copies_;             // in order of arrival, to evict from; each once
+    std::set<Place> in_copies_;
+    u64 copies_limit_ = 0;
+    u64 started_ns_;
+    std::atomic<u32> connected_{0};
+    u32 broken_ = 0;                       // links that failed while sending
+};
+
+}  // namespace osf

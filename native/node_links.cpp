@@ -1,0 +1,231 @@
+// Node: the connections to other hosts' keepers, and time.
+#include <algorithm>
+#include <random>
+
+#include "node.hpp"
+
+namespace osf {
+
+static u64 pack(u64 unit, u32 flags) { return unit | u64(flags) << 56; }
+
+void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
+    if (links_[host].wire) drop_link(host, "it connected again");
+    Link& link = links_[host];
+    link.wire = std::move(wire);
+    connected_ |= 1u << host;
+    link.met = true;
+    link.heard_ns = link.pinged_ns = link.leased_ns = now_ns();
+    link.purged = false;
+    const UnitsHead& head = segments_.head();
+    Sync sync{head.incarnation, head.given[host], head.unit[self_], links_[self_].faults};
+    link.writing = true;
+    watch(link.wire->fd(), true);
+    link.wire->queue(frame_sync, 0, {reinterpret_cast<const char*>(&sync), sizeof sync});
+}
+
+void Node::want_output(Link& link, bool want) {
+    if (link.writing != want) watch(link.wire->fd(), want);
+    link.writing = want;
+}
+
+void Node::drop_link(u32 host, const std::string& why) {
+    Link& link = links_[host];
+    broken_ &= ~(1u << host);
+    if (!link.wire) return;
+    log("host " + link.name + " disconnected: " + why);
+    unwatch(link.wire->fd());
+    link.wire.reset();
+    connected_ &= ~(1u << host);
+    link.synced = false;
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+        std::erase_if(at->second, [&](const Held& held) { return held.from == host; });
+        at = at->second.empty() ? waiting_.erase(at) : std::next(at);
+    }
+    coherence_.disconnected(host);
+}
+
+void Node::synced(u32 host, const Sync& sync) {
+    Link& link = links_[host];
+    UnitsHead& head = segments_.head();
+    if (sync.unit < UNIT_MIN || sync.unit > UNIT_MAX || (sync.unit & (sync.unit - 1)) || link.synced)
+        throw Error(Code::refused, "host " + link.name + " sent an impossible Sync");
+    if (head.seen[host] && head.seen[host] != sync.incarnation) {
+        log("host " + link.name + " was restarted: what it had is gone");
+        coherence_.lost(host);
+    }
+    if (head.taken[host] != sync.session) coherence_.purge(host);  // it declared this host lost meanwhile
+    if (head.unit[host] && head.unit[host] != sync.unit) coherence_.purge(host);
+    store(head.unit[host], sync.unit);
+    store(head.taken[host], sync.session);
+    store(head.seen[host], sync.incarnation);
+    link.synced = true;
+    link.faults = sync.faults;
+    coherence_.connected(host);
+    for (auto& process : processes_) {
+        for (auto [home, address] : process->strangers)
+            if (home == host) wake_faults(process->faults, address, PAGE);
+        std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
+    }
+}
+
+void Node::frames_of(u32 host) {
+    Link& link = links_[host];
+    if (!link.wire) return;
+    try {
+        want_output(link, !link.wire->flush());
+        for (int rounds = 0; rounds < 16 && link.wire->fill(); rounds++) {
+            link.heard_ns = now_ns();
+            while (const FrameHead* peeked = link.wire->peek()) {
+                const FrameHead head = *peeked;
+                payload_.resize(head.bytes);
+                link.wire->open(payload_);
+                link.bytes_in += head.bytes;
+                if (head.type == frame_ping) {
+                    link.wire->queue(frame_pong, head.id);
+                } else if (head.type == frame_pong) {
+                    link.leased_ns = head.id;
+                    u64 took = now_ns() - head.id;
+                    link.round_trip_ns = link.round_trip_ns ? std::min(link.round_trip_ns + link.round_trip_ns / 16, took) : took;
+                } else if (head.type == frame_sync && head.bytes == sizeof(Sync)) {
+                    Sync sync;
+                    std::memcpy(&sync, payload_.data(), sizeof sync);
+                    synced(host, sync);
+                } else if (head.type >= frame_message && link.synced) {
+                    deliver(host, Notice(head.type - frame_message), head.id & ((u64(1) << 56) - 1), u32(head.id >> 56));
+                } else {
+                    throw Error(Code::refused, "frame of type " + std::to_string(head.type));
+                }
+            }
+        }
+        want_output(link, !link.wire->flush());
+    } catch (const Error& error) {
+        drop_link(host, error.what());
+    }
+}
+
+void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
+    bool at_home = message == m_gets || message == m_getm || message == m_invack || message == m_back || message == m_held;
+    u32 home = at_home ? self_ : from;
+    bool carries = message == m_back || message == m_datas || message == m_datam;
+    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || payload_.size() != (carries ? segments_.unit_bytes(home) : 0))
+        throw Error(Code::refused, "message " + std::to_string(message) + " for unit " + std::to_string(unit) + " with " +
+                                       std::to_string(payload_.size()) + " bytes");
+    bool takes = message == m_gets || message == m_getm || message == m_inv || message == m_recall;
+    if (message == m_held || message == m_held_end) return receive(from, message, unit, flags);  // before all else on a connection
+    Place place{home, unit};
+    auto queue = waiting_.find(place);
+    auto hold = holds_.find(place);
+    bool late = !follows(Rule::order) && carries && message != m_back;  // tests: bytes that are overtaken
+    if (late) holds_[place] = now_ns() + 5 * HOLD_NS;
+    if ((queue != waiting_.end() && follows(Rule::order)) || (takes && hold != holds_.end() && hold->second > now_ns() && follows(Rule::order)) || late)
+        waiting_[place].push_back({from, message, flags, std::string(payload_.data(), payload_.size())});
+    else
+        receive(from, message, unit, flags);
+}
+
+void Node::receive(u32 from, Notice message, u64 unit, u32 flags) {
+    Link& link = links_[from];
+    if (message == m_recall) link.recalls++;
+    if (message == m_inv) link.invalidations++;
+    coherence_.receive(from, message, unit, flags);
+}
+
+void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
+    Link& link = links_[host];
+    if (!link.wire || (broken_ & 1u << host)) return;  // the end of the connection is on its way to the protocol
+    std::span<const char> bytes;
+    if (source != Source::none) {
+        u32 home = source == Source::own || source == Source::shadow ? self_ : host;
+        bytes = {segments_.bytes(source, home, unit, slot), segments_.unit_bytes(home)};
+    }
+    try {
+        link.wire->queue(u16(u16(frame_message) + u16(message)), pack(unit, flags), bytes);
+        link.bytes_out += bytes.size();
+        want_output(link, !link.wire->flush());
+    } catch (const Error&) {
+        broken_ |= 1u << host;
+    }
+}
+
+bool Node::tick(u64 now) {
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+        Place place = at->first;
+        auto hold = holds_.find(place);
+        while (!at->second.empty() && (hold == holds_.end() || hold->second <= now)) {
+            Held held = std::move(at->second.front());
+            at->second.pop_front();
+            payload_.assign(held.bytes.begin(), held.bytes.end());
+            try {
+                receive(held.from, held.message, place.second, held.flags);
+            } catch (const Error& error) {
+                drop_link(held.from, error.what());
+                return true;  // the queues changed: again, next time
+            }
+            hold = holds_.find(place);
+        }
+        at = at->second.empty() ? waiting_.erase(at) : std::next(at);
+    }
+    if (waiting_.empty() && holds_.size() > 1024) std::erase_if(holds_, [&](auto& hold) { return hold.second <= now; });
+    make_room();
+    for (u32 host = 0; host < links_.size(); host++) {
+        if (host == self_) continue;
+        Link& link = links_[host];
+        if (broken_ & 1u << host) drop_link(host, "sending failed");
+        if (link.wire && now - link.pinged_ns > BEAT_NS) {
+            link.pinged_ns = now;
+            try {
+                link.wire->queue(frame_ping, now);
+                want_output(link, !link.wire->flush());
+            } catch (const Error& error) { drop_link(host, error.what()); }
+        }
+        if (link.met && !link.purged && now - link.leased_ns > LEASE_NS) {
+            drop_link(host, "no answer");
+            link.purged = true;
+            coherence_.purge(host);
+        }
+        if (!coherence_.is_lost(host) && now - std::max(link.heard_ns, started_ns_) > LOST_NS) {
+            drop_link(host, "silence");
+            log("host " + link.name + " is lost");
+            store(segments_.head().given[host], segments_.head().given[host] + 1);
+            coherence_.lost(host);
+            for (auto& process : processes_) {
+                for (auto [home, address] : process->strangers)
+                    if (home == host) check(*process, poison_pages(process->faults, address, PAGE));
+                std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
+            }
+        }
+    }
+    return !waiting_.empty();
+}
+
+void Node::leave() {
+    for (u32 host = 0; host < links_.size(); host++) {
+        std::vector<u64> borrowed;
+        if (host != self_) segments_.each_word(host, [&](u64 unit, u64) { borrowed.push_back(unit); });
+        for (u64 unit : borrowed) coherence_.evict(host, unit);
+    }
+}
+
+bool Node::left() {
+    bool all = true;
+    for (u32 host = 0; host < links_.size(); host++)
+        if (host != self_ && connected(host))
+            segments_.each_word(host, [&](u64, u64 word) { all &= copy_state(word) == shared && !(word & DIRTY); });
+    return all;
+}
+
+std::string Node::status() {
+    std::string text;
+    for (u32 host = 0; host < links_.size(); host++) {
+        const Link& link = links_[host];
+        u64 here[3] = {};
+        segments_.each_word(host, [&](u64, u64 word) { here[std::min<u64>(word & 3, 2)]++; });
+        text += std::to_string(host) + " " + link.name + " " + std::to_string(host == self_ || link.synced) + " " + std::to_string(coherence_.is_lost(host)) + " " +
+                std::to_string(segments_.unit_bytes(host)) + " " + std::to_string(link.round_trip_ns) + " " + std::to_string(link.misses) + " " +
+                std::to_string(link.recalls) + " " + std::to_string(link.invalidations) + " " + std::to_string(link.bytes_in) + " " +
+                std::to_string(link.bytes_out) + " " + std::to_string(here[1]) + " " + std::to_string(here[2]) + "\n";
+    }
+    return text;
+}
+
+}  // namespace osf

@@ -1,0 +1,91 @@
+"""The keeper's process. Run by path, with `python -I -S`: it loads the native core and nothing else, and so is there in
+a few hundredths of a second. The key is read from the hosts file, never from the command line, which everybody sees."""
+
+import argparse
+import importlib.util
+import os
+import re
+import signal
+import stat
+import sys
+import time
+import types
+
+
+def _read_key(path: str) -> bytes:
+    """The one line of the hosts file that is needed here; what reads the whole file checks that it has this form."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise SystemExit(f"the hosts file {path} must be private: chmod 600 {path}")
+        found = re.search(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r?$""", file.read(1 << 16), re.M)
+    if not found:
+        raise SystemExit(f"the hosts file {path} has no line with `key: ` and 64 hex digits")
+    return bytes.fromhex(found[1].decode())
+
+
+def _load(path: str) -> types.ModuleType:
+    """The native core from its file. Its errors are found beside this script, without the package's own imports."""
+    package = types.ModuleType("openshelf")
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    sys.modules["openshelf"] = package
+    spec = importlib.util.spec_from_file_location("openshelf._core", path)
+    assert spec is not None
+    assert spec.loader is not None
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["openshelf._core"] = core
+    spec.loader.exec_module(core)
+    return core
+
+
+def _detach(log: str, tell: bool) -> None:
+    """Leaves the caller, who waits only for the process that ends here; what is printed goes to a private file."""
+    if keeper := os.fork():
+        if tell:
+            os.write(1, b"%d\n" % keeper)
+        os._exit(0)
+    os.setsid()
+    os.chdir("/")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    handle = os.open(log, flags, 0o600)
+    if os.fstat(handle).st_size > 1 << 20:
+        os.ftruncate(handle, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.closerange(3, 256)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Openshelf's keeper; `openshelf keeper` starts it.")
+    for name in ("core", "root", "file", "hosts", "boot-id"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--own", type=int, required=True)
+    parser.add_argument("--linger", type=float, default=-1.0)
+    parser.add_argument("--detach", metavar="LOG")
+    parser.add_argument("--tell", action="store_true", help="print the number of the detached process")
+    args = parser.parse_args()
+    if not os.path.isdir(args.root):
+        raise SystemExit(f"there is no directory {args.root} any more")
+    if args.detach:
+        _detach(args.detach, args.tell)
+    hosts = args.hosts.split(",")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # native code waits: Python's own handler would never be run
+    try:
+        key = _read_key(args.file)
+        core = _load(args.core)
+        print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, spaces in {args.root}", flush=True)
+        core.keeper_run(args.root, hosts, args.own, key, args.linger, args.boot_id)
+        print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, ended", flush=True)
+    except Exception as error:
+        raise SystemExit(f"{_now()} {type(error).__name__}: {error}") from None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+if __name__ == "__main__":
+    main()

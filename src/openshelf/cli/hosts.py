@@ -1,0 +1,108 @@
+"""openshelf hosts: make a hosts file, or show the hosts of a space and the links to them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from openshelf.errors import BadInput, OpenshelfError
+from openshelf.space import Space, format_size, new_hosts_file
+
+_EPILOG = """\
+examples:
+  openshelf hosts new ~/.config/openshelf/hosts.yaml 10.0.0.1:7400 10.0.0.2:7400
+  openshelf hosts openshelf://10.0.0.1:7400/demo --measure"""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "hosts",
+        help="make a hosts file, or show a space's hosts",
+        description="With a URL: the hosts of a space, their room and the links to them. With `new`: writes a hosts "
+        "file with a new key, to be copied to every host.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("url", metavar="URL", help="openshelf://HOST:PORT/NAME, or `new`")
+    parser.add_argument("rest", nargs="*", metavar="PATH HOST:PORT", help="after `new`: the file and the hosts")
+    parser.add_argument("--hosts", metavar="FILE", help="the hosts file (default: OPENSHELF_HOSTS or the user's)")
+    parser.add_argument("--measure", action="store_true", help="measure the bandwidth from each host by a short get")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.url == "new":
+        return _new(args)
+    if args.rest:
+        raise BadInput(f"{' '.join(args.rest)!r} is too much; expected one URL, or `new PATH HOST:PORT...`")
+    with Space.open(args.url, hosts=args.hosts) as space:
+        found = space.hosts()
+        if args.measure:
+            for one in found:
+                if one["up"] and not one["own"]:
+                    one["bandwidth"] = _bandwidth(space, one["number"])
+        if args.json:
+            print(json.dumps(found))
+        else:
+            _show(found)
+    return 0
+
+
+def _new(args: argparse.Namespace) -> int:
+    if len(args.rest) < 2:
+        raise BadInput("expected `openshelf hosts new PATH HOST:PORT...`")
+    made = new_hosts_file(args.rest[0], args.rest[1:])
+    if args.json:
+        print(json.dumps({"path": str(made.path), "hosts": list(made.hosts)}))
+    else:
+        print(
+            f"{made.path}: a new key and {len(made.hosts)} hosts. Copy it to every host (scp -p), and keep it secret:"
+        )
+        print("who has the key can read and write every space.")
+    return 0
+
+
+def _bandwidth(space: Space, number: int) -> float | None:
+    """Bytes per second of gets into reused memory, for a third of a second; None if the host has no room for it."""
+    try:
+        there = space.new(None, 16 << 20, "uint8", home=number)
+        out = np.empty(16 << 20, np.uint8)
+        space.get(there, out).wait()  # memory is touched for the first time, connections are made
+        start, moved = time.perf_counter(), 0
+        while (spent := time.perf_counter() - start) < 0.3:
+            space.get(there, out).wait()
+            moved += out.nbytes
+    except OpenshelfError:
+        return None
+    return moved / spent
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    names = ("room", "free", "round trip", "speed", "misses", "recalls")
+    table = Table("", Column("host", no_wrap=True), Column(no_wrap=True), *names)
+    for one in found:
+        state = "this host" if one["own"] else "up" if one["up"] else "[red]down"
+        table.add_row(
+            str(one["number"]),
+            escape(one["host"]),
+            state,
+            _or_blank(one["bytes"], format_size),
+            _or_blank(one["free"], format_size),
+            "" if one["own"] else _or_blank(one["round_trip_us"], lambda us: f"{us:.0f} us"),
+            _or_blank(one["bandwidth"], lambda rate: f"{rate / 1e9:.2f} GB/s"),
+            _or_blank(one["misses"], str),
+            _or_blank(one["recalls"], str),
+        )
+    Console().print(table)
+
+
+def _or_blank(value: Any, shown: Any) -> str:
+    return "" if value is None else str(shown(value))

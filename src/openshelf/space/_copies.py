@@ -1,0 +1,88 @@
+"""Arguments of get and put: addresses, and buffers of the caller's, checked before a byte moves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted
+from openshelf.space._array import Array
+from openshelf.space._numbers import an_address, whole
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Copies(NamedTuple):
+    """Rows of equal length, each with its address in the space; together they are the caller's buffer."""
+
+    addresses: list[int]
+    row: int
+    buffer: Bytes
+    held: list[Array]  # keeps what is addressed while it is copied
+
+    @property
+    def nbytes(self) -> int:
+        return self.row * len(self.addresses)
+
+
+def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
+    """What `get(where, buffer)` (write) or `put(where, buffer)` means."""
+    one = isinstance(where, int | np.integer | Array)
+    several = isinstance(where, Sequence | np.ndarray) and not isinstance(where, str | bytes | bytearray | memoryview)
+    if not one and not (several and all(isinstance(each, int | np.integer | Array) for each in where)):
+        raise Mismatch(f"expected a name, an address, an Array, or a list of addresses and Arrays, got {where!r}")
+    flat, rows = _flat(buffer, write)
+    held: list[Array] = []
+    if one:
+        size = len(flat) if nbytes is None else whole(nbytes, "nbytes")
+        if not 0 <= size <= len(flat):
+            raise Mismatch(f"nbytes={size} is more than the {len(flat)} bytes of the buffer")
+        if isinstance(where, Array) and nbytes is None and size != where.nbytes:
+            raise Mismatch(f"the array has {where.nbytes} bytes, the buffer {size}; give nbytes= to copy a part")
+        return Copies([_address(where, size, held)], size, flat[:size], held)
+    if nbytes is not None:
+        raise BadInput("nbytes= goes with one address; with several, the buffer's rows say how much each is")
+    count = len(where)
+    if rows != count:
+        raise Mismatch(f"{count} addresses need a buffer of {count} rows, this one has {rows}")
+    row = len(flat) // count if count else 0
+    return Copies([_address(each, row, held) for each in where], row, flat, held)
+
+
+def _address(where: Any, size: int, held: list[Array]) -> int:
+    if isinstance(where, Array):
+        if size > where.nbytes:
+            raise BadAddress(f"{size} bytes reach beyond the array of {where.nbytes} bytes at {where.address:#x}")
+        held.append(where)
+        return where.address
+    return an_address(where)
+
+
+def _flat(buffer: Any, write: bool) -> tuple[Bytes, int]:
+    """A buffer as bytes, without a copy, and its length along the first axis."""
+    verb = "written into" if write else "read from"
+    if "torch" in sys.modules and isinstance(buffer, sys.modules["torch"].Tensor):
+        tensor, torch = buffer.detach(), sys.modules["torch"]
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.is_contiguous():
+            raise Mismatch(f"a tensor must be contiguous and on the CPU to be {verb}; .contiguous().cpu() makes one")
+        return tensor.reshape(-1).view(torch.uint8).numpy(), tensor.shape[0] if tensor.dim() else 1
+    if isinstance(buffer, Array):
+        buffer = buffer.numpy() if buffer.element.code < 32 else buffer.numpy("uint8")
+    if not isinstance(buffer, np.ndarray):
+        try:
+            buffer = np.asarray(memoryview(buffer))
+        except (TypeError, ValueError, BufferError):
+            raise Mismatch(
+                f"bytes can be {verb} an ndarray, a tensor or a buffer, not {type(buffer).__name__}"
+            ) from None
+    if buffer.dtype.hasobject:
+        raise Mismatch("an ndarray of objects has no plain bytes")
+    if not buffer.flags.c_contiguous:
+        raise Mismatch(f"the buffer must be contiguous to be {verb}; numpy.ascontiguousarray() makes one")
+    if write and not buffer.flags.writeable:
+        raise NotPermitted("the buffer is read-only and cannot be written into")
+    rows = buffer.shape[0] if buffer.ndim else 1
+    return buffer.reshape(-1).view(np.uint8), rows

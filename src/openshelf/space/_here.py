@@ -1,0 +1,100 @@
+"""What a space on one host answers where one over several has more to say: everything is here."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from typing import Any
+
+from openshelf import _core
+from openshelf.errors import BadAddress, NotPermitted, UnknownName
+from openshelf.space._copies import Copies
+from openshelf.space._native import Maker
+from openshelf.space._transfer import Transfer
+
+Home = str | int | None
+
+
+class Here:
+    """A space of this host alone, seen as one of one host."""
+
+    def __init__(self, core: _core.Core) -> None:
+        self._core = core
+        self._host = socket.gethostname()
+
+    def on(self, home: Home) -> Maker:
+        """Where to make an array that is to live on a host."""
+        if home not in (0, self._host):
+            raise UnknownName(f"home={home!r}: this space is on one host, {self._host}; home=None or 0 is this one")
+        return self._core
+
+    def home(self, address: int) -> str:
+        return self._host
+
+    def owner(self, address: int, nbytes: int) -> str | None:
+        return self._host
+
+    def state(self, address: int, nbytes: int) -> str:
+        return "home"
+
+    def prefetch(self, address: int, nbytes: int, write: bool) -> Transfer:
+        return Transfer("prefetch", nbytes)
+
+    def get(self, wanted: Copies) -> Transfer:
+        copy_here(self._core, wanted, range(len(wanted.addresses)), write=False)
+        return Transfer("get", wanted.nbytes)
+
+    def put(self, wanted: Copies) -> Transfer:
+        copy_here(self._core, wanted, range(len(wanted.addresses)), write=True)
+        return Transfer("put", wanted.nbytes)
+
+    def together(self, one: int, other: int) -> bool:
+        """Whether two addresses have one home."""
+        return True
+
+    def missing(self) -> list[str]:
+        """Hosts that did not answer lately."""
+        return []
+
+    def where(self, address: int) -> tuple[int, int]:
+        """Number of the segment that an address is in, and the offset there; BadAddress if it is in none."""
+        stats = self._core.stats()
+        offset = address - int(stats["data_address"])
+        if not 0 <= offset < int(stats["bytes"]):
+            self._core.at(address)  # raises, and says where the space is
+        return 0, offset
+
+    def hosts(self) -> list[dict[str, Any]]:
+        stats = self._core.stats()
+        return [
+            {
+                "host": self._host,
+                "number": 0,
+                "up": True,
+                "own": True,
+                "bytes": stats["bytes"],
+                "free": stats["free"],
+                "round_trip_us": 0.0,
+                "bandwidth": None,
+                "misses": 0,
+                "recalls": 0,
+            }
+        ]
+
+
+def copy_here(core: _core.Core, wanted: Copies, rows: Any, write: bool) -> None:
+    """Plain copies between the caller's buffer and arrays of this host, all checked before the first."""
+    pins = [core.at(wanted.addresses[row]) for row in rows] if wanted.row else []
+    if write and pins and core.stats()["read_only"]:
+        raise NotPermitted('the space is open read-only (mode="r")')
+    for row, pin in zip(rows, pins, strict=False):
+        address = wanted.addresses[row]
+        if address + wanted.row > pin.address + pin.nbytes:
+            raise BadAddress(
+                f"{wanted.row} bytes at {address:#x} reach beyond the array there, which ends at "
+                f"{pin.address + pin.nbytes:#x}"
+            )
+    buffer = wanted.buffer.ctypes.data
+    for row in rows if pins else ():
+        ours, theirs = buffer + row * wanted.row, wanted.addresses[row]
+        ctypes.memmove(theirs if write else ours, ours if write else theirs, wanted.row)

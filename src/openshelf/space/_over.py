@@ -1,0 +1,168 @@
+"""Where the bytes of a space over several hosts are, and moving them: the counterpart of `_here`."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from openshelf import _core
+from openshelf.errors import HostLost, OpenshelfError
+from openshelf.space._cluster import Cluster
+from openshelf.space._copies import Copies
+from openshelf.space._here import Home, copy_here
+from openshelf.space._native import Maker
+from openshelf.space._transfer import Part, Transfer
+
+_AT_HOME, _LENT = (
+    0,
+    2,
+)  # native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
+_MOST_ROWS = 65536  # of one native transfer
+
+
+class Over:
+    """A space over several hosts: homes, owners, transfers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def on(self, home: Home) -> Maker:
+        assert home is not None
+        return self._cluster.on(home)
+
+    def home(self, address: int) -> str:
+        return self._cluster.shard.hosts[self._cluster.number_of(address)]
+
+    def owner(self, address: int, nbytes: int) -> str | None:
+        """The one host that may write all of it now: what the home has written down for each unit."""
+        cluster = self._cluster
+        home = cluster.number_of(address)
+        keeps: Any = cluster.attachment if home == cluster.shard.own else cluster.peer_of(home).remote
+        owners = set()
+        for (word,) in struct.iter_unpack("<Q", keeps.owners(address, max(1, nbytes))):
+            state = word & 3
+            owners.add(home if state == _AT_HOME else word >> 8 & 0xFF if state == _LENT else None)
+        (owner,) = owners if len(owners) == 1 else {None}
+        return None if owner is None else cluster.shard.hosts[owner]
+
+    def state(self, address: int, nbytes: int) -> str:
+        """What this host has of it."""
+        invalid, shared, modified = self._cluster.attachment.states(address, max(1, nbytes))
+        if bool(invalid) + bool(shared) + bool(modified) > 1:
+            return "mixed"
+        if modified:
+            return "home" if self.home(address) == self._cluster.shard.hosts[self._cluster.shard.own] else "modified"
+        return "shared" if shared else "invalid"
+
+    def prefetch(self, address: int, nbytes: int, write: bool) -> Transfer:
+        attachment = self._cluster.attachment
+        parts = [_Prefetch(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
+        return Transfer("prefetch", nbytes, parts)
+
+    def get(self, wanted: Copies) -> Transfer:
+        return self._move(wanted, write=False)
+
+    def put(self, wanted: Copies) -> Transfer:
+        return self._move(wanted, write=True)
+
+    def _move(self, wanted: Copies, write: bool) -> Transfer:
+        cluster = self._cluster
+        rows: dict[int, list[int]] = {}
+        for row, address in enumerate(wanted.addresses):
+            rows.setdefault(cluster.number_of(address), []).append(row)
+        parts: list[Part] = []
+        for number, of_host in rows.items():
+            if number == cluster.shard.own or not wanted.row:
+                continue
+            remote = cluster.peer_of(number).remote
+            addresses = [wanted.addresses[row] for row in of_host]
+            move = remote.put_bytes if write else remote.get_bytes
+            if len(of_host) == len(wanted.addresses) <= _MOST_ROWS:
+                parts.append(move(addresses, wanted.buffer, wanted.row))
+                continue
+            for first, last in _runs(of_host):  # of rows that are together in the buffer
+                piece = wanted.buffer[first * wanted.row : last * wanted.row]
+                parts.append(move(wanted.addresses[first:last], piece, wanted.row))
+        copy_here(cluster.core, wanted, rows.get(cluster.shard.own, ()), write)
+        return Transfer("put" if write else "get", wanted.nbytes, parts, wanted)
+
+    def together(self, one: int, other: int) -> bool:
+        return self._cluster.number_of(one) == self._cluster.number_of(other)
+
+    def missing(self) -> list[str]:
+        return self._cluster.peers.missing()
+
+    def where(self, address: int) -> tuple[int, int]:
+        number = self._cluster.number_of(address)
+        native = self._cluster.native_of(number)
+        stats = native.stats()
+        offset = address - int(stats["data_address"])
+        if not 0 <= offset < int(stats["bytes"]):
+            native.at(address)
+        return number, offset
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """What is known of each host, in the order of their numbers; what a lost one has is None."""
+        shard = self._cluster.shard
+        status = {int(one["number"]): one for one in self._cluster.attachment.status()}
+        return [self._one(number, status.get(number, {})) for number in range(len(shard.hosts))]
+
+    def _one(self, number: int, status: dict[str, Any]) -> dict[str, Any]:
+        shard = self._cluster.shard
+        one = {"host": shard.hosts[number], "number": number, "up": True, "own": number == shard.own}
+        one |= {"bytes": None, "free": None, "round_trip_us": None, "bandwidth": None, "misses": None, "recalls": None}
+        one |= {name: value for name, value in status.items() if name not in ("host", "number", "own")}
+        try:
+            if number == shard.own:
+                stats = self._cluster.core.stats()
+            else:
+                peer = self._cluster.peer_of(number)
+                peer.ask(lambda remote: remote.check_usable())
+                start = time.perf_counter()
+                stats = peer.ask(lambda remote: remote.stats())
+                one["round_trip_us"] = one["round_trip_us"] or (time.perf_counter() - start) * 1e6
+            one.update(up=True, bytes=stats["bytes"], free=stats["free"])
+        except HostLost:
+            one["up"] = False
+        return one
+
+
+def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
+    """Rising numbers as ranges, none too long for one transfer."""
+    first = last = rows[0]
+    for row in rows[1:]:
+        if row != last + 1 or row - first == _MOST_ROWS:
+            yield first, last + 1
+            first = row
+        last = row
+    yield first, last + 1
+
+
+class _Prefetch:
+    """A prefetch of the keeper's. Its number is forgotten with the answer, so one at a time waits for that."""
+
+    def __init__(self, attachment: _core.Attachment, number: int) -> None:
+        self._attachment, self._number = attachment, number
+        self._turn, self._over = threading.Lock(), False
+
+    @property
+    def done(self) -> bool:
+        return self._over or self._attachment.done(self._number)
+
+    def wait(self, timeout_s: float, /) -> bool:
+        start = time.monotonic()
+        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
+            return False
+        try:
+            if not self._over:
+                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
+                self._over = self._attachment.wait(self._number, left)
+            return self._over
+        except OpenshelfError:
+            self._over = True
+            raise
+        finally:
+            self._turn.release()

@@ -1,0 +1,49 @@
+"""What a shard knows of the space that it is a part of: a small file, written before anybody sees the directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from openshelf.errors import Corrupt
+
+FILE = "shard"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One host's part of a space."""
+
+    space: str
+    base: int  # of host 0
+    reserve: int  # of each host
+    hosts: tuple[str, ...]
+    own: int
+    unit: int  # bytes that are fetched, invalidated and written back at once
+
+    @property
+    def directory(self) -> str:
+        return f"{self.space}@{self.hosts[self.own]}"
+
+    def write(self, directory: Path) -> None:
+        path = directory / FILE
+        path.write_text(json.dumps(dataclasses.asdict(self)) + "\n")
+        path.chmod(0o600)
+
+
+def read_shard(directory: Path) -> Shard:
+    path = directory / FILE
+    try:
+        found = json.loads(path.read_text())
+        return Shard(**{**found, "hosts": tuple(found["hosts"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Corrupt(f"{path} cannot be read ({error}); remove the space on this host") from None
+
+
+def range_of(directory: Path) -> tuple[int, int] | None:
+    """The addresses of all hosts together; None if the directory is no shard's."""
+    if not (directory / FILE).exists():
+        return None
+    shard = read_shard(directory)
+    return shard.base, shard.base + len(shard.hosts) * shard.reserve

@@ -1,0 +1,70 @@
+"""Transfer: bytes on their way. Several may be at once; each is waited for, polled, or awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+from openshelf.space._numbers import seconds
+
+
+class Part(Protocol):
+    """What goes to or comes from one host."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self, timeout_s: float, /) -> bool:
+        """True when all of it has arrived, False when the time is over; negative: for ever. Raises what went wrong."""
+        ...
+
+
+class Transfer:
+    """A get, put or prefetch under way. It holds what it reads and writes until it is done.
+
+    Dropping it does not stop it; an error that nobody waited for is lost.
+    """
+
+    __slots__ = ("_error", "_kept", "_parts", "_what", "nbytes")
+
+    def __init__(self, what: str, nbytes: int, parts: Sequence[Part] = (), kept: Any = None) -> None:
+        self._what, self.nbytes = what, nbytes
+        self._parts = tuple(parts)
+        self._kept = kept if self._parts else None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, well or not; wait() tells which, without waiting."""
+        return self._error is not None or all(part.done for part in self._parts)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the bytes are there; False when `timeout` seconds are over. HostLost if a host was lost."""
+        limit = seconds(timeout)
+        deadline = time.monotonic() + limit
+        if self._error is not None:
+            raise self._error
+        try:
+            for part in self._parts:
+                if not part.wait(limit if limit < 0 else max(0.0, deadline - time.monotonic())):
+                    return False
+        except Exception as error:
+            self._error = error  # every later wait says the same; what is still under way keeps its memory
+            raise
+        self._parts, self._kept = (), None
+        return True
+
+    def __await__(self) -> Generator[Any, None, Transfer]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> Transfer:
+        if not self.done:
+            await asyncio.get_running_loop().run_in_executor(None, self.wait)
+        self.wait(0)
+        return self
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "done" if self.done else "under way"
+        return f"Transfer({self._what}, {self.nbytes} bytes, {state})"
