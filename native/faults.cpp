@@ -124,6 +124,7 @@ int wake_faults(int fd, u64 start, u64 bytes) {
 }
 
 int poison_pages(int fd, u64 start, u64 bytes) {
+    protect_pages(fd, start, bytes, false);  // the mark of a protected page that was punched would be in the way
     bool skipped = false;
     u64 at = start;
     while (at < start + bytes) {

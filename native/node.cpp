@@ -98,6 +98,14 @@ bool Node::locate(u64 address, Place& place) const {
     return unit == 0 || place.second < segments_.units(place.first);
 }
 
+// A process that touched the bytes of a host has views of them. If the host was restarted, other arrays may be at their
+// addresses: those views never show them.
+bool Node::of_this_life(Process& process, u32 home) {
+    if (home == self_) return true;
+    u64 life = segments_.head().seen[home];
+    return process.met.try_emplace(home, life).first->second == life;
+}
+
 void Node::touched(Process& process, const Touch& touch) {
     const u64 address = touch.address;
     const bool write = touch.write;
@@ -110,6 +118,7 @@ void Node::touched(Process& process, const Touch& touch) {
         else process.strangers.emplace_back(home, address & ~(PAGE - 1));
         return;
     }
+    if (!of_this_life(process, home)) return check(process, poison_pages(process.faults, address_of(home, unit), segments_.unit_bytes(home)));
     process.waiting[place] |= !touch.mapped;
     if (home != self_ && !coherence_.may(home, unit, write)) links_[home].misses++;
     coherence_.want(home, unit, write);
@@ -245,7 +254,7 @@ void Node::arrived(u32 home, u64 unit, bool write, bool good) {
         prefetch->flying--;
         prefetch->good &= good;
         for (auto& process : processes_)
-            if (good && process->socket == prefetch->socket) resolve(*process, home, unit, true, write);
+            if (good && process->socket == prefetch->socket && of_this_life(*process, home)) resolve(*process, home, unit, true, write);
         if (!prefetch->flying && (prefetch->next == prefetch->end || !prefetch->good)) prefetched(prefetch->socket, prefetch->id, prefetch->good);
         else advance(prefetch);
     }

@@ -38,6 +38,7 @@ struct Process {                           // of this host, attached
     Process& operator=(const Process&) = delete;
     int socket = -1, faults = -1;          // the keeper itself has no socket
     u64 pid = 0;
+    std::map<u32, u64> met;                // the life (incarnation) of each host whose bytes it first touched
     std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
 };
@@ -125,6 +126,7 @@ private:
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
     void touched(Process& process, const Touch& touch);
     void resolve(Process& process, u32 home, u64 unit, bool map, bool write);
+    bool of_this_life(Process& process, u32 home);
     void want_output(Link& link, bool want);
     void check(Process& process, int error);
     void register_own(u64 unit);

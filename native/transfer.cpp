@@ -219,7 +219,10 @@ void Transfers::drive(const std::function<bool()>& enough) {
 }
 
 std::exception_ptr Transfers::lost(const Transfer& transfer, const std::string& why) const {
-    return std::make_exception_ptr(HostLost(label_, "the host " + label_ + " is lost: " + why, transfer.ranges[0].address, transfer.ranges[0].bytes));
+    const Range& range = transfer.ranges[0];
+    char text[80];
+    std::snprintf(text, sizeof text, "; wanted were %llu bytes at %#llx", (unsigned long long)range.bytes, (unsigned long long)range.address);
+    return std::make_exception_ptr(HostLost(label_, "the host " + label_ + " is lost: " + why + text, range.address, range.bytes));
 }
 
 // What was under way once is sent again, in its order; what was sent again already is given up.
