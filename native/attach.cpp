@@ -359,6 +359,23 @@ std::string Attachment::status() {
     return result.text;
 }
 
+void Attachment::meet(u64 address, u64 incarnation) {
+    u32 host = host_of(address);
+    {
+        std::lock_guard guard(mutex_);
+        if (met_[host] == incarnation) return;
+    }
+    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
+    for (u64 start = now_ns(); load(head.seen[host]) != incarnation;) {  // the keepers may not have met yet
+        if (now_ns() - start > 3'000'000'000) throw HostLost(this->host(host), "host " + this->host(host) + " has no link to this host's keeper", address, 1);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    u64 id = ask({note_meet, host, 0, address, incarnation, 0});
+    if (!answer(id, 5'000'000'000).done) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
+    std::lock_guard guard(mutex_);
+    met_[host] = incarnation;
+}
+
 Attachment::States Attachment::states(u64 address, u64 bytes) const {
     States states;
     u32 host = host_of(address);
@@ -414,6 +431,7 @@ void Attachment::fork_child() {
     new (&watcher_) std::thread;  // the parent's thread is not here
     new (&changed_) std::condition_variable;
     pending_.clear();
+    met_.clear();
     close(socket_);
     if (faults_ >= 0) close(faults_);
     faults_ = socket_ = -1;

@@ -19,7 +19,7 @@
 namespace osf {
 
 // Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
-enum NoteKind : u32 { note_open = 1, note_attach, note_prefetch, note_status, note_close, note_answer };
+enum NoteKind : u32 { note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer };
 struct Note {
     u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good
     u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along
@@ -47,6 +47,8 @@ public:
     bool done(u64 id);
     std::string status();                                      // Node::status
     struct States { u64 invalid = 0, shared = 0, modified = 0; };
+    // This process is about to have a view of bytes of that life of the host; those of an earlier one it should be done with.
+    void meet(u64 address, u64 incarnation);
     States states(u64 address, u64 bytes) const;               // units, on this host
     std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
@@ -80,6 +82,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<u64, Pending> pending_;
+    std::map<u32, u64> met_;
     u64 next_ = 1;
     bool stop_ = false;
     std::thread watcher_;

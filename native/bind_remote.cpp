@@ -1,6 +1,8 @@
 // Spaces on other hosts for Python: calls, pins, transfers; and a server of one space for tests. Conversions only.
 #include "bind_remote.hpp"
 
+#include "attach.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -184,7 +186,12 @@ static bool wait(PyTransfer& self, double timeout_s) {
 }
 
 static void need_mapping(const RemotePin& pin) {
-    if (pin.remote->mapped) return;
+    if (pin.remote->mapped) {
+        auto space = std::static_pointer_cast<Space>(pin.remote->keeps);
+        auto attachment = space ? std::static_pointer_cast<Attachment>(space->companion) : nullptr;
+        if (attachment) freely([&] { attachment->meet(pin.array.address, pin.array.incarnation); });
+        return;
+    }
     throw Error(Code::not_permitted, "this process cannot touch the memory of the host " + pin.remote->peer().label() +
                                          " (userfaultfd is not permitted); copy with space.get(address, out) and space.put(address, data)");
 }

@@ -262,6 +262,10 @@ void Keeper::hear(int socket) {
             case note_prefetch:
                 if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
                 return space->second->node->prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
+            case note_meet:
+                if (space == spaces_.end() || note.flags >= options_.hosts.size()) throw Error(Code::bad_input, "not attached");
+                space->second->node->meet(socket, note.flags, note.bytes);
+                return answer(socket, note.id, true);
             case note_status:
                 if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
                 return answer(socket, note.id, true, space->second->node->status());

@@ -98,6 +98,11 @@ bool Node::locate(u64 address, Place& place) const {
     return unit == 0 || place.second < segments_.units(place.first);
 }
 
+void Node::meet(int socket, u32 host, u64 incarnation) {
+    for (auto& process : processes_)
+        if (process->socket == socket) process->met[host] = incarnation;
+}
+
 // A process that touched the bytes of a host has views of them. If the host was restarted, other arrays may be at their
 // addresses: those views never show them.
 bool Node::of_this_life(Process& process, u32 home) {
