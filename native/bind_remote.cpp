@@ -277,10 +277,8 @@ void bind_remote(nb::module_& m) {
         .def("put_bytes", [](std::shared_ptr<Remote> remote, const std::vector<u64>& addresses, nb::handle source, u64 row) {
                  return move(std::move(remote), addresses, source, row, true);
              }, "addresses"_a, "source"_a, "row"_a)
-        .def("set_mapped", [](Remote& remote, std::shared_ptr<Space> by, bool mapped) {
-                 remote.mapped = mapped;
-                 remote.keeps = std::move(by);
-             })
+        .def("set_mapped", [](Remote& remote, bool mapped) { remote.mapped = mapped; })
+        .def("keep", [](Remote& remote, std::shared_ptr<Space> core) { remote.keeps = std::move(core); })
         .def("close", [](Remote& remote) { freely([&] { remote.close(); }); })
         .def_prop_ro("host", [](const Remote& remote) { return remote.peer().label(); })
         .def_prop_ro("incarnation", [](Remote& remote) { return freely([&] { return remote.welcome().incarnation; }); });

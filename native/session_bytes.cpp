@@ -38,12 +38,13 @@ void Session::get(In& in) {
     std::vector<Range> wanted = ranges(in);
     check(wanted);
     answered_ = true;
+    const u64 unit = std::max<u64>(PAGE, proxies_.served().unit);
     for (const Range& range : wanted) {
         for (u64 done = 0; done < range.bytes;) {
             const u64 bytes = std::min<u64>(BULK, range.bytes - done);
             const char* from = reinterpret_cast<const char*>(range.address + done);
             // What has to be fetched comes before the line is taken: meanwhile the ticker can say that we live.
-            for (u64 at = 0; at < bytes; at += PAGE) (void)*static_cast<const volatile char*>(from + at);
+            for (u64 at = 0; at < bytes; at += unit) (void)*static_cast<const volatile char*>(from + at);
             {
                 std::lock_guard guard(line_.sending);
                 wire_.queue(frame_part, id_, {from, bytes});

@@ -12,11 +12,10 @@ void Session::need_write() const {
 template <class T>
 static T& word_at(const Proxy::Use& pin, u64 offset) {
     const u64 nbytes = pin.record().nbytes;
-    char* at = pin.bytes() + offset;
-    if (offset > nbytes || nbytes - offset < sizeof(T) || u64(at) % sizeof(T))
+    if (offset > nbytes || nbytes - offset < sizeof(T) || (u64(pin.bytes()) + offset) % sizeof(T))
         throw Error(Code::bad_address, "an atomic needs an aligned word of " + std::to_string(sizeof(T)) + " bytes inside the array; offset " +
                                            std::to_string(offset) + " of " + std::to_string(nbytes) + " bytes is none");
-    return *reinterpret_cast<T*>(at);
+    return *reinterpret_cast<T*>(pin.bytes() + offset);
 }
 
 template <class T>

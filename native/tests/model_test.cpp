@@ -19,10 +19,11 @@ using namespace osf;
 using namespace osf::model;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t MOST = 100'000;
+constexpr bool SLOW = true;  // looks at the checker's own memory, not at the protocol
 #else
-constexpr size_t MOST = 40'000'000;
+constexpr bool SLOW = false;
 #endif
+constexpr size_t MOST = SLOW ? 100'000 : 40'000'000;
 
 struct Case {
     const char* name;
@@ -60,13 +61,14 @@ static void tell(const char* name, const Report& report, u64 started) {
     std::fflush(stdout);
 }
 
-static bool holds(const Case& one, u32& received) {
+static bool holds(const Case& one, bool whole, u32& received) {
     u64 started = now_ns();
     Bounds bounds = one.bounds;
     bounds.worlds = MOST;
     Report report = Search(one.shape, bounds).run();
     tell(one.name, report, started);
     received |= report.received;
+    if (report.violation.empty() && whole && !report.complete) return std::puts("FAILED: more worlds than there is room for"), false;
     if (report.violation.empty()) return true;
     std::printf("VIOLATION: %s\n", report.violation.c_str());
     for (const std::string& event : report.path) std::printf("    %s\n", event.c_str());
@@ -75,7 +77,7 @@ static bool holds(const Case& one, u32& received) {
 
 // A checker that finds nothing proves nothing: each of these is found.
 static bool finds(Fault fault, const char* name) {
-    Report report = Search(ONE, {.faults = 1, .purges = ANY, .evictions = ANY, .touches = 4, .worlds = MOST}, fault).run();
+    Report report = Search(ONE, {.faults = 1, .purges = ANY, .evictions = ANY, .touches = 4, .worlds = 1'000'000}, fault).run();
     std::printf("%-24s %7zu worlds, %zu events to: %s\n", name, report.worlds, report.path.size(), report.violation.empty() ? "NOTHING" : report.violation.c_str());
     return !report.violation.empty();
 }
@@ -84,10 +86,10 @@ int main() {
     const char* soak = std::getenv("OPENSHELF_SOAK");
     bool good = true;
     u32 received = 0;
-    for (const Case& one : NORMAL) good &= holds(one, received);
+    for (const Case& one : NORMAL) good &= holds(one, !SLOW, received);
     if (soak && *soak == '1')
-        for (const Case& one : SOAK) good &= holds(one, received);
-    if (MOST > 1'000'000) {  // every message but DROP, which is for words that no fault of these can leave
+        for (const Case& one : SOAK) good &= holds(one, false, received);
+    if (!SLOW) {  // every message but DROP, which is for words that no fault of these can leave
         u32 expected = (1u << m_drop) - 1;
         if ((received & expected) != expected) std::printf("messages never received: %x\n", expected & ~received), good = false;
         if (received & 1u << m_drop) std::printf("DROP was received\n");

@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--detach", metavar="LOG")
     parser.add_argument("--tell", action="store_true", help="print the number of the detached process")
     args = parser.parse_args()
+    if not os.path.isdir(args.root):
+        raise SystemExit(f"there is no directory {args.root} any more")
     if args.detach:
         _detach(args.detach, args.tell)
     hosts = args.hosts.split(",")

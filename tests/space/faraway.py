@@ -48,9 +48,11 @@ def stop(state: State) -> None:
     state.pop("server").stop()
 
 
-def call_on(place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, **other: int) -> _core.Remote:
+def call_on(
+    place: Place, space: str = "shelf", key: bytes = KEY, read_only: bool = False, other: dict[str, int] | None = None
+) -> _core.Remote:
     host, base, reserve = place
-    fields = {"own": 1, "hosts": 2, "base": base, "reserve": reserve, "hosts_hash": 0} | other
+    fields = {"own": 1, "hosts": 2, "base": base, "reserve": reserve, "hosts_hash": 0} | (other or {})
     return _core.Remote(host, 0, key, space, read_only=read_only, **fields)
 
 
@@ -116,8 +118,6 @@ def close(state: State) -> None:
 def started(home: Peer) -> Place:
     place: Place = home.call(serve)
     return place
-
-
 
 
 def serve_again(state: State, port: int, after: float) -> None:

@@ -191,12 +191,13 @@ def test_claims_are_on_the_lowest_host_that_is_up(three: FakeHosts) -> None:
     space.zeros("a3", 3)
     assert {"a", "a2", "a3"} <= set(space)
     assert not any(name.startswith("\x02") for name in space)
+    assert space.check()["arrays"] == 3
 
 
 def test_an_address_that_is_no_hosts_says_where_the_space_is(three: FakeHosts) -> None:
     space, _ = three.seen_from(0)
     for address in (three.base - 1, three.base + 3 * RESERVE, 0):
-        with pytest.raises(BadAddress, match=r"not in the space 'demo', which is at 0x"):
+        with pytest.raises(BadAddress, match=r"outside of the space 'demo', which has 0x"):
             space.at(address, 1, "uint8")
         with pytest.raises(BadAddress):
             space.get(address, bytearray(1))

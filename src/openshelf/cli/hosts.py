@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from openshelf.errors import BadInput, OpenshelfError
 from openshelf.space import Space, format_size, new_hosts_file
@@ -86,7 +86,8 @@ def _bandwidth(space: Space, number: int) -> float | None:
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    table = Table("", "host", "", "room", "free", "round trip", "bandwidth", "misses", "recalls")
+    names = ("room", "free", "round trip", "speed", "misses", "recalls")
+    table = Table("", Column("host", no_wrap=True), Column(no_wrap=True), *names)
     for one in found:
         state = "this host" if one["own"] else "up" if one["up"] else "[red]down"
         table.add_row(

@@ -16,7 +16,7 @@ import numpy as np
 
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
-from openshelf.space._claims import Claims
+from openshelf.space._claims import PREFIX, Claims
 from openshelf.space._native import Listed, Maker, Native
 from openshelf.space._peers import Peer, Peers
 from openshelf.space._shard import Shard
@@ -40,7 +40,7 @@ class Cluster:
         if not 0 <= number < len(shard.hosts):
             end = shard.base + len(shard.hosts) * shard.reserve
             raise BadAddress(
-                f"{address:#x} is not in the space {shard.space!r}, which is at {shard.base:#x} to {end:#x}"
+                f"address {address:#x} is outside of the space {shard.space!r}, which has {shard.base:#x} to {end:#x}"
             )
         return number
 
@@ -205,16 +205,16 @@ class Cluster:
         list(self.peers.ask(lambda r: r.collect()))
 
     def audit(self) -> dict[str, int]:
-        """Of all hosts that are up, together."""
-        total = self.core.audit()
-        for _, there in self.peers.ask(lambda r: r.audit()):
+        """Of all hosts that are up, together; claims are not counted."""
+        total = _audit(self.core)
+        for _, there in self.peers.ask(_audit):
             total = {name: count + there.get(name, 0) for name, count in total.items()}
         return total
 
     def stats(self) -> dict[str, Any]:
         """The own part's, with the room and the arrays of all hosts that are up."""
-        total = dict(self.core.stats(), name=self.shard.space, unit=self.shard.unit, faults=self.attachment.faults)
-        for _, there in self.peers.ask(lambda r: r.stats()):
+        total = dict(_stats(self.core), name=self.shard.space, unit=self.shard.unit, faults=self.attachment.faults)
+        for _, there in self.peers.ask(_stats):
             for name in ("bytes", "free", "limit", "metadata_bytes", "arrays"):
                 total[name] += there[name]
             total["largest_free"] = max(total["largest_free"], there["largest_free"])
@@ -269,6 +269,19 @@ class _On:
         if name:
             self._cluster.publish(pin, replace)
         return pin
+
+
+def _audit(native: Native) -> dict[str, int]:
+    claims, found = native.list(PREFIX), native.audit()
+    found["arrays"] -= len(claims)
+    found["bytes"] -= sum(nbytes for _, nbytes, *_ in claims)
+    return found
+
+
+def _stats(native: Native) -> dict[str, Any]:
+    found = native.stats()
+    found["arrays"] -= len(native.list(PREFIX))
+    return found
 
 
 def _taken(name: str, host: str) -> NameTaken:

@@ -137,7 +137,8 @@ def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: H
                 host, number, listed.key, shard.space, shard.own, len(shard.hosts), shard.base, shard.reserve,
                 _core.hosts_hash(list(shard.hosts)), read_only,
             )  # fmt: skip
-            remote.set_mapped(core, attachment.faults != "none")
+            remote.set_mapped(attachment.faults != "none")
+            remote.keep(core)  # and with it the mapping: a view outlives the handle of its space
             peers.append(Peer(number, host, remote))
     return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment)
 
