@@ -184,15 +184,14 @@ class Cluster:
         return "\n".join(text for log in self.directory.glob("peers/*.log") if (text := log.read_text().strip()))
 
     def close(self) -> None:
-        for host in self.hosts:
-            for peer in host.peers:
-                with contextlib.suppress(OSError):
-                    peer.pipe.close()
-                peer.kill()
-        kill_all(self.directory)
-        if self.network:
-            self.network.reset()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.ExitStack() as stack:  # last in, first out; each is done, whatever the others raise
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            if self.network:
+                stack.callback(self.network.reset)
+            stack.callback(kill_all, self.directory)
+            for peer in [peer for host in self.hosts for peer in host.peers]:
+                stack.callback(peer.kill)
+                stack.callback(_close_quietly, peer)
 
     def __enter__(self) -> Cluster:
         return self
@@ -203,6 +202,11 @@ class Cluster:
         if error is not None and (text := self.texts()):
             error.add_note(text[-4000:])
         self.close()
+
+
+def _close_quietly(peer: NurseryPeer) -> None:
+    with contextlib.suppress(OSError):
+        peer.pipe.close()
 
 
 def _free_ports(count: int) -> list[int]:

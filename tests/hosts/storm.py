@@ -78,6 +78,7 @@ class Storm:
         self.lose(host)
         self.book.end(host)
         self.cluster[host].kill(silent=self.random.random() < 0.5)
+        self.lose(host)
         here = [slot for slot in self.slots if slot.host == host]
         for slot in here:
             slot.peer = None
@@ -95,6 +96,7 @@ class Storm:
         length = self.random.choice([0.2, 0.5, 1.0, 2.0, 4.0, 6.5])
         self.lose(host)
         self.cluster[host].cut()
+        self.lose(host)  # again: what was acknowledged until the cut took effect may fall back too
         self.cut[host] = time.monotonic() + length
 
     def heal(self, now: float) -> None:
