@@ -365,13 +365,12 @@ void Attachment::meet(u64 address, u64 incarnation) {
         std::lock_guard guard(mutex_);
         if (met_[host] == incarnation) return;
     }
-    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
-    for (u64 start = now_ns(); load(head.seen[host]) != incarnation;) {  // the keepers may not have met yet
+    for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
+        Pending result = answer(ask({note_meet, host, 0, address, incarnation, 0}), 5'000'000'000);
+        if (result.done && result.good) break;
         if (now_ns() - start > 3'000'000'000) throw HostLost(this->host(host), "host " + this->host(host) + " has no link to this host's keeper", address, 1);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    u64 id = ask({note_meet, host, 0, address, incarnation, 0});
-    if (!answer(id, 5'000'000'000).done) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
     std::lock_guard guard(mutex_);
     met_[host] = incarnation;
 }

@@ -264,8 +264,7 @@ void Keeper::hear(int socket) {
                 return space->second->node->prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
             case note_meet:
                 if (space == spaces_.end() || note.flags >= options_.hosts.size()) throw Error(Code::bad_input, "not attached");
-                space->second->node->meet(socket, note.flags, note.bytes);
-                return answer(socket, note.id, true);
+                return answer(socket, note.id, space->second->node->meet(socket, note.flags, note.bytes));
             case note_status:
                 if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
                 return answer(socket, note.id, true, space->second->node->status());

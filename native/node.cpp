@@ -98,9 +98,11 @@ bool Node::locate(u64 address, Place& place) const {
     return unit == 0 || place.second < segments_.units(place.first);
 }
 
-void Node::meet(int socket, u32 host, u64 incarnation) {
+bool Node::meet(int socket, u32 host, u64 incarnation) {
+    if (!links_[host].synced || segments_.head().seen[host] != incarnation) return false;
     for (auto& process : processes_)
         if (process->socket == socket) process->met[host] = incarnation;
+    return true;
 }
 
 // A process that touched the bytes of a host has views of them. If the host was restarted, other arrays may be at their

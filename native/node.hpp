@@ -73,7 +73,7 @@ public:
     void detach(int socket);
     size_t processes() const { return processes_.size() - 1; }
     void ready(int fd);                    // one that was watched: faults of a process, or a connection
-    void meet(int socket, u32 host, u64 incarnation);
+    bool meet(int socket, u32 host, u64 incarnation);   // false: it is not there, in this life
     void prefetch(int socket, u64 id, u64 address, u64 bytes, bool write);
 
     // Other hosts
