@@ -131,7 +131,8 @@ struct Member {
     u64 pid, started_ns;    // for people; liveness is a record lock on byte `slot` of the file
     u64 pins_bytes;         // allocated so far
     u8 uuid[16];            // of a process on another host; zeros for one of this host
-    u32 remote, pad;        // 1: stands for a process on another host, alive until somebody clears the slot
+    u64 remote;             // not 0: stands for a process on another host, alive until a keeper clears the slot; a checksum of
+                            // uuid and slot, so that damage makes no ghosts
 };
 static_assert(sizeof(Member) == 64);
 

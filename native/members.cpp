@@ -46,7 +46,7 @@ JoinLock::~JoinLock() {
 bool Members::slot_locked(u32 slot) const {
     // Its own first: once a child's slot is no longer among them, the child has its own lock.
     if (own_->members.has(slot)) return true;
-    if (load(at(slot).state) == 1 && load(at(slot).remote)) return true;
+    if (load(at(slot).state) == 1 && is_remote(slot)) return true;
     return record_lock(fd_, F_GETLK, F_WRLCK, slot) || record_lock(fd_, F_GETLK, F_WRLCK, GUARD + slot);
 }
 
@@ -60,7 +60,7 @@ bool Members::alive(u32 id) const {
 u32 Members::live_others(bool remote) const {
     u32 count = 0;
     for (u32 slot = 0; slot < slots_high(); slot++) {
-        if ((id_ && slot == slot_) || load(at(slot).state) != 1 || (!remote && load(at(slot).remote))) continue;
+        if ((id_ && slot == slot_) || load(at(slot).state) != 1 || (!remote && is_remote(slot))) continue;
         if (slot_locked(slot)) count++;
     }
     return count;
@@ -69,7 +69,7 @@ u32 Members::live_others(bool remote) const {
 std::vector<u32> Members::unclaimed() const {
     std::vector<u32> slots;
     for (u32 slot = 0; slot < slots_high(); slot++)
-        if (load(at(slot).state) == 1 && load(at(slot).remote) && !own_->members.has(slot)) slots.push_back(slot);
+        if (load(at(slot).state) == 1 && is_remote(slot) && !own_->members.has(slot)) slots.push_back(slot);
     return slots;
 }
 
@@ -86,7 +86,7 @@ void Members::claim(u32 slot, bool read_only, u64 pins_bytes, const Uuid* remote
     member.pid = remote ? 0 : u64(getpid());
     std::memset(member.uuid, 0, sizeof member.uuid);
     if (remote) std::memcpy(member.uuid, remote->data(), sizeof member.uuid);
-    store(member.remote, u32(remote != nullptr));
+    store(member.remote, remote ? remote_mark(slot) : 0);
     timespec time{};
     clock_gettime(CLOCK_REALTIME, &time);
     member.started_ns = u64(time.tv_sec) * 1'000'000'000u + u64(time.tv_nsec);
@@ -146,7 +146,7 @@ void Members::join_new(bool read_only, const Uuid* remote) {
 bool Members::join_remote(const Uuid& uuid, bool read_only) {
     for (u32 slot = 0; slot < slots_high(); slot++) {
         Member& member = at(slot);
-        if (load(member.state) != 1 || !load(member.remote) || std::memcmp(member.uuid, uuid.data(), uuid.size())) continue;
+        if (load(member.state) != 1 || !is_remote(slot) || std::memcmp(member.uuid, uuid.data(), uuid.size())) continue;
         if (own_->members.has(slot)) throw Error(Code::bad_input, "this process stands for that remote process already");
         member.read_only = read_only;
         enter(slot);

@@ -64,6 +64,7 @@ public:
 
     bool alive(u32 id) const;
     bool slot_locked(u32 slot) const;    // somebody stands for it: its process, this one, or it is remote
+    bool is_remote(u32 slot) const { u64 mark = load(at(slot).remote); return mark && mark == remote_mark(slot); }
     u32 live_others(bool remote = true) const;
 
     // The caller holds the join lock for these.
@@ -89,6 +90,7 @@ public:
 
 private:
     u64 lock_free_slot(u32& slot, bool read_only);       // and the bytes of its pin table
+    u64 remote_mark(u32 slot) const { return hash_bytes(at(slot).uuid, sizeof at(slot).uuid, slot) | 1; }
     void claim(u32 slot, bool read_only, u64 pins_bytes, const Uuid* remote = nullptr);
     void join_new(bool read_only, const Uuid* remote);
     void enter(u32 slot);
