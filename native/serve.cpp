@@ -4,8 +4,6 @@
 
 namespace osf {
 
-constexpr size_t MUCH = 128 * KIB;              // queued replies that are sent before more are made
-
 Session::Session(Proxies& proxies, std::shared_ptr<Proxy> proxy, Line& line)
     : proxies_(proxies), proxy_(std::move(proxy)), space_(*proxy_->space), line_(line), wire_(line.wire) {}
 

@@ -6,6 +6,8 @@
 
 namespace osf {
 
+constexpr size_t MUCH = 64 * KIB;                // of replies: sent before more are made
+
 class Session {
 public:
     Session(Proxies& proxies, std::shared_ptr<Proxy> proxy, Line& line);
