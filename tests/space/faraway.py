@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from openshelf import Space, _core
 from openshelf.space import _places
 from tests.processes import Peer, State
+from tests.space.shelf import SOUND
 
 KEY = bytes(range(32))
 UINT8 = 3  # its number, see docs/formats.md
@@ -72,6 +74,23 @@ def bytes_of(remote: _core.Remote, pin: _core.RemotePin) -> Any:
     out = np.empty(pin.nbytes, np.uint8)
     assert remote.get_bytes([pin.address], out, pin.nbytes).wait()
     return out
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.02)
+
+
+def free(server: Peer) -> int:
+    server.call(ask_core, "collect")
+    return int(server.call(ask_core, "stats")["free"])
+
+
+def sound(server: Peer) -> None:
+    found = server.call(ask_core, "audit")
+    assert {name: found[name] for name in SOUND} == SOUND
 
 
 # What a process that calls is asked to do
