@@ -98,7 +98,11 @@ Remote::Line& Remote::line() {
         auto fresh = std::make_unique<Line>();
         fresh->fork = forks();
         if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
-        fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, peer_.label());
+        auto holding = [raw = fresh.get()] {
+            std::lock_guard guard(raw->mutex);
+            return !raw->pins.empty();
+        };
+        fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, peer_.label());
         if (line_.compare_exchange_strong(present, fresh.get())) present = fresh.release();
     }
     return *present;
@@ -271,7 +275,7 @@ void Remote::close() {
     if (closed_.exchange(true)) return;
     Line* own = line_.load();
     if (!own || own->fork != forks()) return;
-    own->transfers.reset();
+    own->transfers->stop();
     std::lock_guard guard(own->mutex);
     if (!own->idle.empty()) {
         try {

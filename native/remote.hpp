@@ -141,7 +141,7 @@ private:
         struct Kept { u64 incarnation, record; u32 member, pin; };
         std::unordered_map<u64, Kept> pins;                     // by number
         std::atomic<u64> next_number{1};
-        std::unique_ptr<Transfers> transfers;
+        std::unique_ptr<Transfers> transfers;                   // last, so that it ends first: its thread uses the rest
     };
     struct Ask {
         Call call;

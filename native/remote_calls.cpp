@@ -19,17 +19,24 @@ Remote::Ask Remote::about(Call call, RemoteArray& array, bool again) {
     return result;
 }
 
-// A child of the process that took the pin takes its own.
+// A child of the process that took the pin takes its own. What says which pin it is changes then, and `fork` last: other threads of the
+// child may look at it.
 u64 Remote::number_of(RemoteArray& array) {
-    static std::mutex& mutex = *new std::mutex;
+    std::atomic_ref<u64> fork(array.fork);
+    if (fork.load(std::memory_order_acquire) == forks()) return array.number;
+    static std::mutex& mutex = *new std::mutex;  // taken in children only: no fork leaves it locked in a first process
     std::lock_guard guard(mutex);
-    if (array.fork == forks()) return array.number;
+    if (fork.load(std::memory_order_acquire) == forks()) return array.number;
     RemoteArray again = at(array.address);
     if (again.record != array.record || again.nbytes != array.nbytes || again.address != array.address) {
         release(again);
         throw Error(Code::closed, "the array was freed after this process was forked from the one that held it; find it again");
     }
-    array = again;
+    array.number = again.number;
+    array.incarnation = again.incarnation;
+    array.member = again.member;
+    array.pin = again.pin;
+    fork.store(again.fork, std::memory_order_release);
     return array.number;
 }
 
@@ -49,8 +56,11 @@ RemoteArray Remote::keep(const Answer& answer, In& in) {
     for (u64& size : array.shape) size = in.get<u64>();
     array.descr = in.text();
     Line& own = line();
-    std::lock_guard guard(own.mutex);
-    own.pins[array.number] = {array.incarnation, array.record, array.member, array.pin};
+    {
+        std::lock_guard guard(own.mutex);
+        own.pins[array.number] = {array.incarnation, array.record, array.member, array.pin};
+    }
+    own.transfers->watch();
     return array;
 }
 

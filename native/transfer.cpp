@@ -28,23 +28,41 @@ bool Transfer::next(Cursor& cursor, char*& place, u64& bytes) const {
     return true;
 }
 
-Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::string label) : dial_(std::move(dial)), label_(std::move(label)) {
-    poke_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (poke_ < 0) fail_os("eventfd", errno);
-    close_in_children(poke_, true);
+Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, std::string label)
+    : dial_(std::move(dial)), holding_(std::move(holding)), label_(std::move(label)) {
+    for (int* fd : {&poke_, &wake_}) {
+        *fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (*fd < 0) fail_os("eventfd", errno);
+        close_in_children(*fd, true);
+    }
 }
 
 Transfers::~Transfers() {
-    {
-        std::lock_guard guard(mutex_);
-        stop_ = true;
+    stop();
+    for (int fd : {poke_, wake_}) {
+        close_in_children(fd, false);
+        ::close(fd);
     }
-    work_.notify_all();
-    ::eventfd_write(poke_, 1);
-    if (thread_.joinable()) thread_.join();
+}
+
+void Transfers::stop() {
+    if (!stop_.exchange(true))
+        for (int fd : {poke_, wake_}) ::eventfd_write(fd, 1);
+    std::thread thread;
+    {
+        // Not before whoever drives is done: it may be opening a frame into memory that is somebody else's afterwards.
+        std::unique_lock lock(mutex_);
+        change_.wait(lock, [&] { return !driving_; });
+        thread = std::move(thread_);
+    }
+    if (thread.joinable()) thread.join();
     fail_all("this process closed the space");
-    close_in_children(poke_, false);
-    ::close(poke_);
+}
+
+void Transfers::watch() {
+    if (watching_.load(std::memory_order_relaxed) || watching_.exchange(true)) return;
+    std::lock_guard guard(mutex_);
+    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { background(); });
 }
 
 void Transfers::submit(std::shared_ptr<Transfer> transfer) {
@@ -58,6 +76,7 @@ void Transfers::submit(std::shared_ptr<Transfer> transfer) {
     bool quiet, wake;
     {
         std::lock_guard guard(mutex_);
+        if (stop_) throw Error(Code::closed, "the space was closed by this process");
         if (!thread_.joinable()) thread_ = std::thread([this] { background(); });
         quiet = idle();
         to_send_.push_back(std::move(transfer));
@@ -66,7 +85,7 @@ void Transfers::submit(std::shared_ptr<Transfer> transfer) {
         last_submit_ = now_ns();
         wake = std::exchange(cold_, false);
     }
-    if (wake) work_.notify_one();
+    if (wake) ::eventfd_write(wake_, 1);
     if (!quiet) return;
     std::unique_lock sending(sending_, std::try_to_lock);
     if (!sending || !connection_) return;          // who drives will send it
@@ -262,7 +281,7 @@ bool Transfers::wait(Transfer& transfer, long timeout_ns, const std::function<bo
     const u64 start = now_ns();
     u64 asked = start;
     auto enough = [&] {
-        if (transfer.done()) return true;
+        if (transfer.done() || stop_) return true;
         const u64 now = now_ns();
         if (timeout_ns >= 0 && now - start >= u64(timeout_ns)) return true;
         if (now - asked < 100 * MS) return false;
@@ -290,18 +309,19 @@ bool Transfers::wait(Transfer& transfer, long timeout_ns, const std::function<bo
         }
     }
     waiters_--;
+    if (!transfer.done() && stop_) throw Error(Code::closed, "the space was closed by this process");
     return transfer.done();
 }
 
-// Looks once a millisecond while there is traffic whether transfers are left to themselves; sleeps when there is none.
+// While there is traffic it looks once a millisecond whether transfers are left to themselves; else it rests.
 void Transfers::background() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-        if (idle() && now_ns() - last_submit_ > 100 * MS) {
-            cold_ = true;
-            work_.wait(lock, [&] { return stop_ || !cold_; });
+        if (idle() && !driving_ && now_ns() - last_submit_ > 100 * MS) {
+            rest(lock);
+            continue;
         }
-        work_.wait_for(lock, std::chrono::milliseconds(1));
+        change_.wait_for(lock, std::chrono::milliseconds(1));
         if (stop_ || driving_ || idle()) continue;
         driving_ = true;
         lock.unlock();
@@ -313,6 +333,44 @@ void Transfers::background() {
         driving_ = false;
         change_.notify_all();
     }
+}
+
+// Sleeps until there is work, or until the connection ends; then it is made anew, if that matters. Dialing may take long, so it is
+// not done as the driver: a transfer that comes meanwhile has its own chance.
+void Transfers::rest(std::unique_lock<std::mutex>& lock) {
+    cold_ = true;
+    const int fd = connection_ ? connection_->wire->fd() : -1;
+    lock.unlock();
+    const bool missing = fd < 0 && watching_ && holding_();
+    if (missing) {
+        if (!lost_since_) lost_since_ = now_ns();
+        try {
+            auto fresh = dial_();
+            std::scoped_lock both(sending_, mutex_);
+            if (!connection_ && !driving_) connection_ = std::move(fresh);
+            lost_since_ = 0;
+        } catch (const std::exception&) {}  // later, then
+    }
+    // Without a connection it looks now and then whether one is wanted by now, and can be had.
+    const int patience = fd >= 0 ? -1 : !missing ? 1000 : !lost_since_ ? 0 : now_ns() - lost_since_ < 10'000 * MS ? 250 : 1000;
+    pollfd ready[] = {{wake_, POLLIN, 0}, {fd, POLLIN | POLLRDHUP, 0}};
+    ::poll(ready, 2, patience);
+    eventfd_t count;
+    if (ready[0].revents) ::eventfd_read(wake_, &count);
+    lock.lock();
+    cold_ = false;
+    if (!ready[1].revents || stop_ || driving_ || !idle()) return;
+    driving_ = true;  // nothing is expected: it is the end of the connection, or a sign of life
+    lock.unlock();
+    try {
+        receive();
+    } catch (const std::exception&) {
+        std::scoped_lock both(sending_, mutex_);
+        connection_.reset();
+    }
+    lock.lock();
+    driving_ = false;
+    change_.notify_all();
 }
 
 }  // namespace osf

@@ -3,6 +3,10 @@
 // Who waits for a transfer drives the connection, unless somebody does already; a thread of its own does when nobody waits. So a lone
 // get costs no switch of threads, and none is forgotten. Requests are sent when they are given, at once if the line is quiet and else
 // with their followers; bytes are sealed from where they are and opened to where they shall be.
+//
+// The connection is also the sign that this process lives: while it holds arrays there, the thread makes the connection anew as soon
+// as it breaks. Else a process that computes for a while would not notice that the other host's keeper was replaced, and the new one
+// would take it for dead.
 #pragma once
 
 #include <atomic>
@@ -46,9 +50,12 @@ private:
 
 class Transfers {
 public:
-    // `dial` makes a connection or throws; `label` names the host in errors.
-    Transfers(std::function<std::unique_ptr<Connection>()> dial, std::string label);
+    // `dial` makes a connection or throws; `holding` says whether this process has something there to lose; `label` names the
+    // host in errors.
+    Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, std::string label);
     ~Transfers();
+    void watch();                                  // from now on, keep a connection while holding
+    void stop();                                   // what is under way fails
     void submit(std::shared_ptr<Transfer> transfer);
     // False: the time is over, or it was interrupted.
     bool wait(Transfer& transfer, long timeout_ns, const std::function<bool()>& interrupted);
@@ -64,21 +71,25 @@ private:
     void fail_all(const std::string& why);
     std::exception_ptr lost(const Transfer& transfer, const std::string& why) const;
     void background();
+    void rest(std::unique_lock<std::mutex>& lock);
     bool idle() const { return to_send_.empty() && in_flight_.empty(); }
 
     const std::function<std::unique_ptr<Connection>()> dial_;
+    const std::function<bool()> holding_;
     const std::string label_;
     std::mutex sending_;                           // of the connection's sending side and of pump; taken before mutex_
     std::mutex mutex_;                             // of all below
-    std::condition_variable work_, change_;
+    std::condition_variable change_;
     std::deque<std::shared_ptr<Transfer>> to_send_, in_flight_;
     u64 unsent_ = 0;                               // given since the last pump
     u32 waiters_ = 0;
-    bool driving_ = false, cold_ = true, stop_ = false;
+    bool driving_ = false, cold_ = true;
+    std::atomic<bool> stop_ = false, watching_ = false;
     u64 last_submit_ = 0;
+    u64 lost_since_ = 0;                           // how long it has not been possible to connect
     std::thread thread_;
     std::unique_ptr<Connection> connection_;       // replaced by the driver, under both locks
-    int poke_ = -1;                                // wakes the driver: there is more to send
+    int poke_ = -1, wake_ = -1;                    // eventfds: the driver has more to send; the thread has work
     std::atomic<u64> heard_ = 0;
     bool lucky_ = true;
 };
