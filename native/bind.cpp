@@ -12,6 +12,7 @@ void bind_sync(nb::module_& m);
 void bind_wire(nb::module_& m);
 void bind_remote(nb::module_& m);
 void bind_hosts(nb::module_& m);
+void bind_kv(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -56,4 +57,5 @@ NB_MODULE(_core, m) {
     bind_wire(m);
     bind_remote(m);
     bind_hosts(m);
+    bind_kv(m);
 }

@@ -46,6 +46,15 @@ nb::object view_of(nb::handle owner, u16 code, std::span<const u64> sizes) {
     return nb::steal(view);
 }
 
+nb::object view_at(nb::handle owner, u16 code, nb::handle shape, u64 offset) {
+    if (code >= dtypes->size() || (*dtypes)[code].is_none()) return nb::none();
+    nb::object at = nb::steal(PyLong_FromUnsignedLongLong(offset));
+    PyObject* args[] = {nullptr, shape.ptr(), (*dtypes)[code].ptr(), owner.ptr(), at.ptr()};
+    PyObject* view = PyObject_Vectorcall(ndarray_type->ptr(), args + 1, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (!view) throw nb::python_error();
+    return nb::steal(view);
+}
+
 nb::list entry_list(const std::vector<Entry>& entries) {
     nb::list result;
     for (const Entry& entry : entries) {

@@ -108,7 +108,7 @@ void Space::publish(const Held& held, bool replace) {
         } else {
             if (!replace) throw Error(Code::name_taken, "'" + name + "' exists already in the space '" + header().name + "'; delete it first or ask to replace it");
             Record& other = this->record(old.record);
-            if (other.kind) throw Error(Code::name_taken, "'" + name + "' is no array but a lock, barrier, channel or counter of the space '" + header().name + "'; delete it first");
+            if (other.kind) throw Error(Code::name_taken, "'" + name + "' is no array but a lock, barrier, channel, counter or KV pool of the space '" + header().name + "'; delete it first");
             replaced = other.nbytes;
             swap(members.pin(pin), old.record | TRANSIENT);
             step();

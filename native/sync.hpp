@@ -7,7 +7,7 @@
 
 namespace osf {
 
-enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter };
+enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter, kind_pool };
 
 struct Barrier {
     Lock lock;

@@ -175,7 +175,7 @@ struct Space::Marks {
             if (load(space.members.at(slot).state) != 1) continue;
             for (u32 pin = 0; pin < space.members.pins_high(slot); pin++) {
                 u64 offset = load(space.members.pins(slot)[pin]) & ~FLAGS;
-                if (!offset) continue;
+                if (!offset || space.data.contains(offset)) continue;  // the latter holds a block of a KV pool, whose array has its own
                 if (!space.meta.slot_taken(offset)) found.missing_blocks++;
                 else visit(offset, false);
             }

@@ -34,6 +34,8 @@ PUBLIC = {
     "Counter",
     "Fabric",
     "Folder",
+    "KVPool",
+    "Layout",
     "Lock",
     "OpenshelfError",
     "Space",

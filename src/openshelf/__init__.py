@@ -2,6 +2,7 @@
 
 from openshelf.errors import OpenshelfError
 from openshelf.fabric import Fabric
+from openshelf.kv import KVPool, Layout
 from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Transfer, Where, spaces
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "Counter",
     "Fabric",
     "Folder",
+    "KVPool",
+    "Layout",
     "Lock",
     "OpenshelfError",
     "Space",

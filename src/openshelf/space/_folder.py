@@ -23,7 +23,7 @@ from openshelf.space._sync import Barrier, Channel, Counter, Lock
 
 _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
 _WORDS = of_numpy(np.dtype(np.int64))
-_KINDS = ("array", "lock", "barrier", "channel", "counter")
+_KINDS = ("array", "lock", "barrier", "channel", "counter", "pool")
 
 
 class Entry(NamedTuple):

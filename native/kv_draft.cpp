@@ -1,0 +1,152 @@
+#include "kv_draft.hpp"
+
+#include <algorithm>
+
+namespace osf {
+
+KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u32> tokens, u32 tenant, u64 expires_ns)
+    : pool(std::move(in)), tokens_(tokens.begin(), tokens.end()), expires_ns_(expires_ns), tenant_(tenant), owner_(pool->space->members.executor()), pin_(*pool) {
+    pool->need_write();
+    const u64 size = block_tokens();
+    KvChain chain(root, u32(size));
+    keys_.reserve(tokens.size() / size);
+    while ((keys_.size() + 1) * size <= tokens.size()) keys_.push_back(chain.next(tokens.data() + keys_.size() * size));
+    catch_up();
+}
+
+KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u8> name, u64 nbytes, u32 tenant, u64 expires_ns)
+    : pool(std::move(in)), nbytes_(nbytes), expires_ns_(expires_ns), tenant_(tenant), owner_(pool->space->members.executor()), pin_(*pool) {
+    pool->need_write();
+    const u64 blocks = result_.blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
+    if (!KvHit(pool, root, name).slots.empty()) {
+        result_.present = blocks;
+    } else if (blocks > pool->head().slots || !make_way(root, name)) {  // too large ever to be whole: nothing is evicted for it
+        result_.declined = blocks;
+    } else {
+        nonce_ = std::atomic_ref<u64>(pool->head().values).fetch_add(1) + 1;
+        keys_.push_back(kv_name_key(root, name));
+        while (keys_.size() < blocks) keys_.push_back(kv_next_key(keys_.back(), nonce_));
+    }
+}
+
+// What is left of an older value of this name, whose end was evicted or that has expired, goes. False: somebody holds it.
+bool KvDraft::make_way(const KvKey& root, std::span<const u8> name) {
+    std::vector<KvKey> keys{kv_name_key(root, name)};
+    u32 first = pool->find(keys[0]);
+    if (first == NO_SLOT) return true;
+    u64 nbytes = 0, nonce = 0;
+    {
+        KvPin pin(*pool);
+        if (!pin.hold(first, keys[0])) return true;
+        nbytes = pool->entry(first).nbytes;
+        nonce = pool->entry(first).nonce;
+    }
+    while (keys.size() < div_up(nbytes, pool->head().block_bytes)) keys.push_back(kv_next_key(keys.back(), nonce));
+    u64 present = pool->longest(keys, 0);
+    u32 last = present ? pool->find(keys[present - 1]) : NO_SLOT;
+    if (last != NO_SLOT) pool->evict(last, keys[present - 1], 0);
+    return pool->find(keys[0]) == NO_SLOT;
+}
+
+KvDraft::~KvDraft() { abandon(); }
+
+void KvDraft::catch_up() {
+    u64 present = pool->longest(keys_, next_);
+    if (present == next_) return;
+    KvPin further(*pool);
+    for (; present > next_; present = pool->longest(std::span(keys_).first(present - 1), next_)) {
+        u32 slot = pool->find(keys_[present - 1]);
+        if (slot == NO_SLOT || !further.hold(slot, keys_[present - 1])) continue;
+        pin_.swap_with(further);
+        last_ = slot;
+        result_.present += present - next_;
+        next_ = present;
+        pool->renew(slot, expires_ns_);
+        return;
+    }
+}
+
+u64 KvDraft::reserve(u64 most) {
+    const u64 left = keys_.size() - next_ - slots_.size(), from = slots_.size();
+    pool->allocate(u32(std::min(most, left)), tenant_, slots_);
+    for (u64 at = from; at < slots_.size(); at++) {
+        if (!nonce_) {
+            std::memcpy(pool->tokens(slots_[at]), tokens_.data() + (next_ + at) * block_tokens(), 4 * block_tokens());
+        } else if (next_ + at == 0) {
+            pool->entry(slots_[at]).nbytes = nbytes_;
+            pool->entry(slots_[at]).nonce = nonce_;
+        }
+    }
+    return slots_.size();
+}
+
+void KvDraft::write(u64 first, const KvPieces& from) {
+    const u64 pieces = from.addresses.size();
+    if (first > next_ || (from.first + pieces) * from.bytes > pool->head().block_bytes)
+        throw Error(Code::bad_input, "block " + std::to_string(next_) + " is to be filled, but what is given begins with block " + std::to_string(first));
+    const bool past = slots_.size() * pieces * from.bytes >= KV_PAST_CACHES;
+    for (u64 at = 0; at < slots_.size(); at++) {
+        char* to = pool->block(slots_[at]) + from.first * from.bytes;
+        for (u64 piece = 0; piece < pieces; piece++)
+            kv_copy(to + piece * from.bytes, reinterpret_cast<const char*>(from.addresses[piece]) + (next_ + at - first) * from.bytes, from.bytes, past);
+    }
+    if (past) kv_copied();
+}
+
+void KvDraft::write_value(const char* from) {
+    const u64 size = pool->head().block_bytes;
+    const bool past = nbytes_ >= KV_PAST_CACHES;
+    for (u64 at = 0; at < slots_.size(); at++) {
+        u64 offset = (next_ + at) * size;
+        if (offset < nbytes_) kv_copy(pool->block(slots_[at]), from + offset, std::min(size, nbytes_ - offset), past);
+    }
+    if (past) kv_copied();
+}
+
+KvStored KvDraft::publish() {
+    if (!slots_.empty()) {
+        auto keys = std::span(keys_).subspan(next_, slots_.size());
+        u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, nonce_ != 0);
+        result_.stored += fresh;
+        result_.present += slots_.size() - fresh;
+        next_ += slots_.size();
+        slots_.clear();
+        last_ = pool->find(keys_[next_ - 1]);    // pinned
+    }
+    if (keys_.empty()) return result_;
+    result_.blocks = keys_.size();
+    result_.declined = keys_.size() - next_;
+    return result_;
+}
+
+void KvDraft::abandon() noexcept {
+    pool->give_back(slots_, owner_);
+    slots_.clear();
+}
+
+KvStored kv_put_value(KvDraft& draft, const char* from) {
+    if (draft.reserve(draft.blocks()) < draft.blocks()) draft.abandon();
+    draft.write_value(from);
+    KvStored stored = draft.publish();
+    draft.pool->count_declined(stored.declined);
+    return stored;
+}
+
+KvStored kv_put(KvDraft& draft, u64 first, const KvPieces& from) {
+    constexpr u64 GROUP = 32 * MIB;
+    const u64 group = std::max<u64>(1, GROUP / draft.pool->head().stride);
+    if (first > draft.next())
+        throw Error(Code::bad_input, "the pool has " + std::to_string(draft.next()) + " blocks of this prompt, but what is put begins with block " +
+                                         std::to_string(first) + ": put from there on, or from the start");
+    while (draft.next() < draft.blocks()) {
+        draft.catch_up();
+        if (draft.next() == draft.blocks() || !draft.reserve(group)) break;
+        draft.write(first, from);
+        draft.publish();
+    }
+    KvStored stored = draft.publish();
+    draft.pool->count_declined(stored.declined);
+    return stored;
+}
+
+}  // namespace osf

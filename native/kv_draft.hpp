@@ -1,0 +1,52 @@
+// Blocks on their way into a pool: slots are reserved, filled from the caller's memory, and published in order. Slots that were reserved
+// and not published go back with the object, or after the process.
+#pragma once
+
+#include "kv_hit.hpp"
+
+namespace osf {
+
+struct KvStored {
+    u64 blocks = 0, present = 0, stored = 0, declined = 0;  // declined: there was no room; blocks = the sum of the others
+};
+
+class KvDraft {
+public:
+    KvDraft(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u32> tokens, u32 tenant, u64 expires_ns);
+    // Of a plain value: its blocks are bytes, not tokens.
+    KvDraft(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u8> name, u64 nbytes, u32 tenant, u64 expires_ns);
+    ~KvDraft();
+    KvDraft(const KvDraft&) = delete;
+    KvDraft& operator=(const KvDraft&) = delete;
+
+    u64 blocks() const { return keys_.size(); }
+    u64 next() const { return next_; }           // the first block that is not in the pool; from here on it is to be filled
+    u64 reserved() const { return slots_.size(); }
+    void catch_up();                             // over blocks that others put; nothing is reserved
+    u64 reserve(u64 most);                       // slots for the next blocks, on top of what is reserved; how many are now
+    void write(u64 first, const KvPieces& from); // the reserved blocks; the caller's memory begins with block `first`
+    void write_value(const char* from);
+    KvStored publish();                          // what is reserved; then more may be reserved
+    void abandon() noexcept;
+
+    const std::shared_ptr<KvPool> pool;
+
+private:
+    bool make_way(const KvKey& root, std::span<const u8> name);
+    u64 block_tokens() const { return pool->head().block_tokens; }
+
+    std::vector<KvKey> keys_;
+    std::vector<u32> tokens_, slots_;
+    u64 next_ = 0, nbytes_ = 0, nonce_ = 0, expires_ns_ = 0;  // nonce: of a plain value, else 0
+    KvStored result_;
+    u32 tenant_ = 0, last_ = NO_SLOT, owner_ = 0;
+    KvPin pin_;                                  // on the block before `next`
+};
+
+// All of it, in groups, so that a part is there for others while the rest is copied.
+KvStored kv_put(KvDraft& draft, u64 first, const KvPieces& from);
+
+// Of a plain value: whole or not at all.
+KvStored kv_put_value(KvDraft& draft, const char* from);
+
+}  // namespace osf

@@ -1,0 +1,174 @@
+#include "kv_evict.hpp"
+
+#include <algorithm>
+#include <queue>
+
+#include "kv_policy.hpp"
+
+namespace osf {
+
+KvEviction::KvEviction(KvPool& pool) : pool_(pool) { look(pins_); }
+
+// Pins of dead members count until they are reaped (tend): it is no harm to keep a block.
+void KvEviction::look(std::vector<u32>& pins) const {
+    pins.clear();
+    const Members& members = pool_.space->members;
+    const u64 first = pool_.entries_offset_, end = first + u64(pool_.head().slots) * sizeof(KvEntry);
+    for (u32 slot = 0; slot < members.slots_high(); slot++) {
+        if (load(members.at(slot).state) != 1) continue;
+        const u64* words = members.pins(slot);
+        for (u32 pin = 0, high = members.pins_high(slot); pin < high; pin++) {
+            u64 word = load(words[pin]);
+            if (word >= first && word < end) pins.push_back(u32((word - first) / sizeof(KvEntry)));
+        }
+    }
+    std::sort(pins.begin(), pins.end());
+}
+
+bool KvEviction::pinned(u32 slot) const { return std::binary_search(pins_.begin(), pins_.end(), slot); }
+
+bool KvEviction::doom(u32 slot) {
+    KvEntry& entry = pool_.entry(slot);
+    if (!pool_.leaf(entry) || pinned(slot)) return false;
+    swap(entry.state, u32(kv_leaving));
+    step();
+    doomed_.push_back(slot);
+    if (!entry.parent) return true;
+    KvEntry& parent = pool_.entry(entry.parent - 1);
+    kv_inherit(parent, entry);
+    parent.children--;
+    pool_.queue(entry.parent - 1);
+    return true;
+}
+
+u32 KvEviction::finish() {
+    if (doomed_.empty()) return 0;
+    look(pins_);
+    u32 freed = 0;
+    for (u32 slot : doomed_) {
+        KvEntry& entry = pool_.entry(slot);
+        if (entry.children || pinned(slot)) {    // somebody came between the two looks, for it or for a child that stays
+            store(entry.state, u32(kv_live), std::memory_order_seq_cst);
+            if (entry.parent) pool_.entry(entry.parent - 1).children++;
+            pool_.queue(slot);
+            continue;
+        }
+        pool_.unlink(slot);
+        store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+        step();
+        pool_.tenants_[entry.tenant].used--;
+        pool_.head().live--;
+        pool_.push_free(slot);
+        freed++;
+    }
+    doomed_.clear();
+    std::atomic_ref<u64>(pool_.head().evicted_blocks).fetch_add(freed, std::memory_order_relaxed);
+    return freed;
+}
+
+u32 KvPool::evict_lowest(u32 want) {
+    KvEviction round(*this);
+    std::vector<u32> held;
+    KvItem item;
+    while (round.count() < want && pop(item)) {
+        KvEntry& entry = entries_[item.slot];
+        if (!leaf(entry)) continue;
+        if (kv_priority(entry, *head_) > item.priority) queue(item.slot);
+        else if (!round.doom(item.slot)) held.push_back(item.slot);
+    }
+    u32 freed = round.finish();
+    for (u32 slot : held) {                      // in use: as good as used now
+        kv_touch(entries_[slot], load(head_->clock));
+        queue(slot);
+    }
+    return freed;
+}
+
+// A tenant at its quota gives up its own. Rare enough to look at all entries.
+u32 KvPool::evict_of(u32 tenant, u32 want) {
+    using Leaf = std::pair<u64, u32>;
+    std::priority_queue<Leaf, std::vector<Leaf>, std::greater<>> leaves;
+    for (u32 slot = 0; slot < head_->slots; slot++)
+        if (entries_[slot].tenant == tenant && leaf(entries_[slot])) leaves.emplace(kv_priority(entries_[slot], *head_), slot);
+    KvEviction round(*this);
+    while (round.count() < want && !leaves.empty()) {
+        u32 slot = leaves.top().second;
+        leaves.pop();
+        if (!round.doom(slot)) continue;
+        u32 parent = entries_[slot].parent;
+        if (parent && entries_[parent - 1].tenant == tenant && leaf(entries_[parent - 1]))
+            leaves.emplace(kv_priority(entries_[parent - 1], *head_), parent - 1);
+    }
+    return round.finish();
+}
+
+u32 KvPool::evict(u32 slot, const KvKey& key, u32 keep) {
+    need_write();
+    Guard guard(*this);
+    if (load(entries_[slot].state) != kv_live || !has_key(slot, key)) return 0;
+    KvEviction round(*this);
+    for (u32 at = slot + 1; at && entries_[at - 1].position >= keep && round.doom(at - 1);) at = entries_[at - 1].parent;
+    return round.finish();
+}
+
+u32 KvPool::drop_unused(u32 tenant, u32 most) {
+    KvEviction round(*this);
+    for (u32 slot = 0; slot < head_->slots && round.count() < most; slot++) {
+        for (u32 at = slot + 1; at && round.count() < most;) {
+            const KvEntry& entry = entries_[at - 1];
+            if ((tenant != NO_SLOT && entry.tenant != tenant) || !round.doom(at - 1)) break;
+            at = entry.parent;
+        }
+    }
+    return round.finish();
+}
+
+u32 KvPool::clear(u32 tenant) {
+    need_write();
+    constexpr u32 ROUND = 8192;                  // others wait for milliseconds, not for all of a large pool
+    u32 total = 0;
+    {
+        Guard guard(*this);
+        for (u32 slot = 0; slot < head_->slots; slot++) {
+            KvEntry& entry = entries_[slot];
+            if (entry.state != kv_live || !(entry.flags & kv_sticky) || (tenant != NO_SLOT && entry.tenant != tenant)) continue;
+            store(entry.flags, entry.flags & ~u32(kv_sticky));
+            queue(slot);
+        }
+    }
+    for (;;) {
+        Guard guard(*this);
+        u32 gone = drop_unused(tenant, ROUND);
+        total += gone;
+        if (gone < ROUND / 2) return total;
+    }
+}
+
+bool KvPool::stick(u32 slot, bool on) {
+    Guard guard(*this);
+    KvEntry& entry = entries_[slot];
+    const bool was = entry.flags & kv_sticky;
+    store(entry.flags, on ? entry.flags | kv_sticky : entry.flags & ~u32(kv_sticky));
+    queue(slot);
+    return was;
+}
+
+u32 KvPool::expire() {
+    const u64 now = wall_ns();
+    if (!head_->soonest_ns || head_->soonest_ns > now) return 0;
+    auto over = [&](const KvEntry& entry) { return entry.state == kv_live && entry.expires_ns && entry.expires_ns <= now; };
+    KvEviction round(*this);
+    for (u32 slot = 0; slot < head_->slots; slot++)
+        for (u32 at = slot + 1; at && over(entries_[at - 1]) && round.doom(at - 1);) at = entries_[at - 1].parent;
+    u32 gone = round.finish();
+    head_->soonest_ns = 0;
+    for (u32 slot = 0; slot < head_->slots; slot++) {
+        const KvEntry& entry = entries_[slot];
+        if (entry.state == kv_live && entry.expires_ns && (!head_->soonest_ns || entry.expires_ns < head_->soonest_ns))
+            head_->soonest_ns = entry.expires_ns;
+    }
+    head_->expired_blocks += gone;
+    return gone;
+}
+
+}  // namespace osf

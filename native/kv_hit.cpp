@@ -1,0 +1,120 @@
+#include "kv_hit.hpp"
+
+#include <algorithm>
+
+namespace osf {
+
+constexpr u64 AHEAD = 64;  // blocks that are hashed before looking whether the last of them is there
+
+static u64 extend(KvPool& pool, const KvKey& root, std::span<const u32> tokens, std::vector<KvKey>& keys) {
+    const u32 size = pool.head().block_tokens;
+    const u64 blocks = tokens.size() / size;
+    KvChain chain(root, size);
+    u64 present = 0;
+    while (present < blocks) {
+        u64 end = std::min(blocks, present + AHEAD);
+        while (keys.size() < end) keys.push_back(chain.next(tokens.data() + keys.size() * size));
+        if (pool.find(keys[end - 1]) == NO_SLOT) return pool.longest({keys.data(), end - 1}, present);
+        present = end;
+    }
+    return present;
+}
+
+KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u32> tokens, bool verify)
+    : pool(std::move(in)), pin_(*pool) {
+    pool->check_usable();
+    const u32 size = pool->head().block_tokens;
+    std::vector<KvKey> keys;
+    keys.reserve(std::min<u64>(tokens.size() / size, 8192));
+    u64 present = extend(*pool, root, tokens, keys);
+    if (hold_last(keys, present)) {
+        const u64 now = wall_ns();
+        u64 good = 0;
+        for (; good < slots.size(); good++) {
+            const KvEntry& entry = pool->entry(slots[good]);
+            u64 expires = load(entry.expires_ns, std::memory_order_relaxed);
+            if (expires && expires <= now) break;
+            if (verify && std::memcmp(pool->tokens(slots[good]), tokens.data() + good * size, 4 * size)) break;
+        }
+        cut(good);
+    }
+}
+
+KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u8> name) : pool(std::move(in)), pin_(*pool) {
+    pool->check_usable();
+    std::vector<KvKey> keys{kv_name_key(root, name)};
+    bool whole = hold_last(keys, 1);
+    if (whole) {
+        nbytes = pool->entry(slots[0]).nbytes;
+        const u64 nonce = pool->entry(slots[0]).nonce;
+        u64 blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
+        while (keys.size() < blocks) keys.push_back(kv_next_key(keys.back(), nonce));
+        u64 expires = load(pool->entry(slots[0]).expires_ns);
+        whole = (blocks == 1 || (hold_last(keys, blocks) && slots.size() == blocks)) && !(expires && expires <= wall_ns());
+    }
+    if (!whole) drop();
+}
+
+void KvHit::count(u64 queried) { pool->count_match(slots.empty() ? NO_SLOT : slots.back(), queried, slots.size()); }
+
+// From the last that seems to be there down to one that can be held; then all before it are held too, and its parents say where they are.
+bool KvHit::hold_last(std::span<const KvKey> keys, u64 present) {
+    while (present) {
+        u32 last = pool->find(keys[present - 1]);
+        if (last != NO_SLOT && pin_.hold(last, keys[present - 1])) {
+            walk_back(present, last);
+            return true;
+        }
+        present = pool->longest(keys.first(present - 1), 0);
+    }
+    drop();
+    return false;
+}
+
+void KvHit::walk_back(u64 blocks, u32 last) {
+    slots.resize(blocks);
+    u32 slot = last;
+    for (u64 at = blocks; at-- > 0;) {
+        slots[at] = slot;
+        u32 parent = load(pool->entry(slot).parent, std::memory_order_relaxed);
+        if ((at == 0) != (parent == 0) || parent > pool->head().slots)
+            throw Error(Code::corrupt, "a KV pool's blocks do not hang together; delete the pool");
+        slot = parent - 1;
+    }
+}
+
+void KvHit::cut(u64 blocks) {
+    if (blocks == slots.size()) return;
+    slots.resize(blocks);
+    if (blocks) pin_.move(slots.back());
+    else drop();
+}
+
+void KvHit::drop() {
+    slots.clear();
+    nbytes = 0;
+    pin_.clear();
+}
+
+void KvHit::read(u64 block, u64 count, const KvPieces& into) const {
+    const u64 pieces = into.addresses.size();
+    if (block + count > slots.size() || block + count < block || (into.first + pieces) * into.bytes > pool->head().block_bytes)
+        throw Error(Code::bad_input, "blocks " + std::to_string(block) + " to " + std::to_string(block + count) + " of a match of " + std::to_string(slots.size()) + " cannot be read like that");
+    const bool past = count * pieces * into.bytes >= KV_PAST_CACHES;
+    for (u64 at = 0; at < count; at++) {
+        const char* from = pool->block(slots[block + at]) + into.first * into.bytes;
+        for (u64 piece = 0; piece < pieces; piece++)
+            kv_copy(reinterpret_cast<char*>(into.addresses[piece]) + at * into.bytes, from + piece * into.bytes, into.bytes, past);
+    }
+    if (past) kv_copied();
+}
+
+void KvHit::read_value(char* into) const {
+    const u64 size = pool->head().block_bytes;
+    const bool past = nbytes >= KV_PAST_CACHES;
+    for (u64 at = 0; at < slots.size() && at * size < nbytes; at++)
+        kv_copy(into + at * size, pool->block(slots[at]), std::min(size, nbytes - at * size), past);
+    if (past) kv_copied();
+}
+
+}  // namespace osf

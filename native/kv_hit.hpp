@@ -1,0 +1,43 @@
+// The longest prefix of a prompt that a pool has, pinned by its last block; and blocks copied out of a pool.
+#pragma once
+
+#include "kv_pool.hpp"
+
+namespace osf {
+
+// Blocks are made of equal pieces, one after the other: every layer's keys and values, or finer. A piece of consecutive blocks is contiguous
+// in the caller's memory: piece p of block b is at addresses[p] + b * bytes.
+struct KvPieces {
+    std::span<const u64> addresses;
+    u64 first = 0;                               // of the block's pieces
+    u64 bytes = 0;
+};
+
+class KvHit {
+public:
+    KvHit(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u32> tokens, bool verify);
+    KvHit(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u8> name);  // a plain value
+    KvHit(KvHit&&) = default;
+
+    void count(u64 queried);                     // in the pool's statistics, and as a use of the last block
+    void read(u64 block, u64 count, const KvPieces& into) const;
+    void read_value(char* into) const;           // all of nbytes
+
+    std::shared_ptr<KvPool> pool;
+    std::vector<u32> slots;                      // of its blocks, in order
+    u64 nbytes = 0;                              // of a plain value
+
+private:
+    bool hold_last(std::span<const KvKey> keys, u64 present);
+    void walk_back(u64 blocks, u32 last);
+    void cut(u64 blocks);
+    void drop();
+    KvPin pin_;
+};
+
+// Copies of some KiB each, many of them: past the caches when they are large together.
+void kv_copy(char* to, const char* from, u64 bytes, bool past_caches);
+void kv_copied();                                // after the last one
+constexpr u64 KV_PAST_CACHES = 4 * MIB;
+
+}  // namespace osf

@@ -1,0 +1,159 @@
+// A pool of KV blocks in a Space, as one process sees it.
+//
+// One copy of a block for all processes; found by key without a lock; evicted only when nobody needs it. Because a block never goes
+// before those that continue it, one pin on the last block of a match keeps all of it: a pin is a word in the member's own pin table
+// (members.hpp), with the entry's offset instead of a record's, so that death, fork and closing are dealt with already.
+//
+//   reader   writes its pin, then looks at the entry's state and key again
+//   evictor  sets the state to leaving, then looks at all pins; a pinned one becomes live again
+//
+// Everything that changes the pool happens under one lock, for microseconds: bytes are copied outside of it. A process that dies with
+// the lock leaves entries that are whole after every store; the next one makes everything else again from them (kv_repair.cpp).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kv_hash.hpp"
+#include "space.hpp"
+
+namespace osf {
+
+struct KvStats {
+    u64 block_bytes, stride;
+    u32 slots, block_tokens, live, free, filling;
+    u64 queries, queried_blocks, hit_blocks, stored_blocks, evicted_blocks, declined_blocks, expired_blocks;
+};
+
+struct KvTenantStats {
+    std::string name;
+    u32 quota, used;
+};
+
+struct KvAudit {            // what a walk found; all but the first three should be zero
+    u32 live = 0, free = 0, filling = 0;
+    u32 leaked = 0;         // being filled by a dead process, or in no list
+    u32 orphans = 0;        // live blocks whose parent is not live, or not the one that their position says
+    u32 unfindable = 0;     // live, but a look-up by its key does not lead there
+    u32 miscounted = 0;     // children, tenants' use, free stack, queue
+};
+
+class KvEviction;
+class KvPin;
+
+class KvPool {
+public:
+    static void format(Space& space, const Held& held, const KvShape& shape);  // a draft of kind_pool
+    KvPool(std::shared_ptr<Space> space, Held held);                            // takes the pin over
+    ~KvPool();
+    KvPool(const KvPool&) = delete;
+    KvPool& operator=(const KvPool&) = delete;
+
+    u32 tenant(std::string_view name, const u32* quota);     // its number; sets the quota if one is given
+    std::vector<KvTenantStats> tenants();
+
+    // Look-ups. What is found stays as long as the pin.
+    u32 find(const KvKey& key) const;                        // a live slot, or NO_SLOT; it may leave at any time
+    u64 longest(std::span<const KvKey> keys, u64 present) const;  // how many of the chain are here, at least `present`
+    void count_match(u32 slot, u64 queried, u64 hit);        // statistics, and the use of the last block
+
+    void count_declined(u64 blocks) { std::atomic_ref<u64>(head_->declined_blocks).fetch_add(blocks, std::memory_order_relaxed); }
+
+    // Writing
+    u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
+    void give_back(std::span<const u32> slots, u32 owner) noexcept;
+    // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is pinned by `pin` and moves to the last. Blocks that came
+    // meanwhile stay, and ours go; `whole`: if the first one came, all of ours. How many were new.
+    u32 publish(std::span<const u32> slots, std::span<const KvKey> keys, u32 parent, u32 position, u64 expires_ns, KvPin& pin,
+                bool whole = false);
+    void renew(u32 slot, u64 expires_ns);                    // it and all before it
+
+    // Eviction
+    u32 evict(u32 slot, const KvKey& key, u32 keep);         // it and those before it that nobody else needs, but the first `keep`
+    u32 clear(u32 tenant);                                   // NO_SLOT: of all
+    bool stick(u32 slot, bool on);
+    void tend(u64 every_ns);                                 // what dead processes left and what has expired, if not done so lately
+
+    KvStats stats() const;
+    KvAudit audit();
+    void check_usable() const;
+    void need_write() const;
+
+    KvEntry& entry(u32 slot) const { return entries_[slot]; }
+    u32* tokens(u32 slot) const { return tokens_ + u64(slot) * head_->block_tokens; }
+    char* block(u32 slot) const { return data_ + slot * head_->stride; }
+    char* data() const { return data_; }
+    KvHead& head() const { return *head_; }
+    bool has_key(u32 slot, const KvKey& key) const;
+
+    const std::shared_ptr<Space> space;
+
+private:
+    friend class KvEviction;
+    friend class KvPin;
+    class Guard {           // the lock; whoever finds that its owner died repairs first
+    public:
+        explicit Guard(KvPool& pool);
+        ~Guard() { lock_drop(pool_.head_->lock); }
+        Guard(const Guard&) = delete;
+        Guard& operator=(const Guard&) = delete;
+    private:
+        KvPool& pool_;
+    };
+
+    u64 offset_of(u32 slot) const { return entries_offset_ + u64(slot) * sizeof(KvEntry); }
+    bool valid(u32 slot) const { return slot < head_->slots; }
+    u32& bucket(const KvEntry& entry) const { return heads_[load(entry.key[0], std::memory_order_relaxed) & mask_]; }
+
+    // With the lock
+    void link(u32 slot);
+    void unlink(u32 slot);
+    void push_free(u32 slot);
+    u32 take_free(u32 want, u32 tenant, std::vector<u32>& out);
+    void recover();
+    void reclaim();                                          // slots that dead members were filling
+    u32 expire();
+    u32 evict_lowest(u32 want);
+    u32 evict_of(u32 tenant, u32 want);
+    u32 drop_unused(u32 tenant, u32 most);
+    void make_room(u32 want, u32 tenant);
+    bool leaf(const KvEntry& entry) const { return entry.state == kv_live && !entry.children && !(entry.flags & kv_sticky); }
+    void queue(u32 slot);                                    // if it is a leaf, and not there yet
+    bool pop(KvItem& item);
+    void sift_up(u32 at);
+    void sift_down(u32 at);
+
+    Held held_;
+    KvHead* head_ = nullptr;
+    KvTenant* tenants_ = nullptr;
+    u32* heads_ = nullptr;
+    KvEntry* entries_ = nullptr;
+    u32* tokens_ = nullptr;
+    KvItem* queue_ = nullptr;
+    u32* free_ = nullptr;
+    char* data_ = nullptr;
+    u64 mask_ = 0, entries_offset_ = 0;
+};
+
+// A pin on a block, and so on all before it; nothing at first.
+class KvPin {
+public:
+    explicit KvPin(KvPool& pool) : pool_(&pool), index_(pool.space->members.take_pin()) {}
+    KvPin(KvPin&& other) noexcept : pool_(other.pool_), index_(other.index_) { other.pool_ = nullptr; }
+    KvPin(const KvPin&) = delete;
+    KvPin& operator=(const KvPin&) = delete;
+    ~KvPin();
+    bool hold(u32 slot, const KvKey& key);       // if it still is that block; else holds nothing
+    void move(u32 slot) { swap(word(), pool_->offset_of(slot)); }  // to one before what it holds, or, with the lock, to any
+    void clear() { store(word(), 0); }
+    void swap_with(KvPin& other) { std::swap(index_, other.index_); }
+
+private:
+    u64& word() const { return pool_->space->members.pin(index_); }
+    KvPool* pool_;
+    u32 index_;
+};
+
+u64 wall_ns();              // since 1970
+
+}  // namespace osf

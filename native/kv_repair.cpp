@@ -1,0 +1,93 @@
+// After a process died with the pool's lock, and for tests: everything that is derived, from the entries.
+//
+// Whatever instant it died at, the entries are one of: free; being filled (by somebody alive, or not); live, perhaps not yet in its
+// bucket; leaving, perhaps no more in its bucket. A leaving block's bytes are whole and its parent has not been freed, for children
+// go first: so all of them are made live again.
+#include <algorithm>
+#include <vector>
+
+#include "kv_pool.hpp"
+
+namespace osf {
+
+void KvPool::recover() {
+    for (u32 slot = 0; slot < head_->slots; slot++) {
+        KvEntry& entry = entries_[slot];
+        if (entry.state == kv_leaving) store(entry.state, u32(kv_live), std::memory_order_seq_cst);
+        if (entry.state == kv_filling && !space->members.alive(entry.owner)) store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+        step();
+        entry.children = entry.queued = 0;
+    }
+    // A block leaves its bucket before its slot counts as free, so no bucket leads to a free one. A live one may be missing.
+    for (u32 at = 0; at < head_->tenants; at++) tenants_[at].used = 0;
+    head_->free_count = head_->queue_count = head_->filling = head_->live = 0;
+    for (u32 slot = head_->slots; slot-- > 0;) {
+        KvEntry& entry = entries_[slot];
+        if (entry.state == kv_free) {
+            push_free(slot);
+            continue;
+        }
+        tenants_[entry.tenant].used++;
+        if (entry.state == kv_filling) {
+            head_->filling++;
+            continue;
+        }
+        head_->live++;
+        if (entry.parent) entries_[entry.parent - 1].children++;
+        KvKey key;
+        std::copy_n(entry.key, 4, key.words);
+        if (find(key) == NO_SLOT) link(slot);
+    }
+    head_->soonest_ns = 1;  // it may be anything: look
+    for (u32 slot = 0; slot < head_->slots; slot++) queue(slot);
+}
+
+void KvPool::reclaim() {
+    if (!head_->filling) return;
+    for (u32 slot = 0; slot < head_->slots; slot++) {
+        KvEntry& entry = entries_[slot];
+        if (entry.state != kv_filling || space->members.alive(entry.owner)) continue;
+        store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+        step();
+        tenants_[entry.tenant].used--;
+        head_->filling--;
+        push_free(slot);
+    }
+}
+
+KvAudit KvPool::audit() {
+    tend(0);
+    Guard guard(*this);
+    KvAudit found;
+    std::vector<u32> children(head_->slots), used(head_->tenants);
+    std::vector<u8> stacked(head_->slots), queued(head_->slots);
+    for (u32 at = 0; at < head_->free_count; at++) found.miscounted += stacked[free_[at]]++ != 0;
+    for (u32 at = 0; at < head_->queue_count; at++) found.miscounted += queued[queue_[at].slot]++ != 0;
+    for (u32 slot = 0; slot < head_->slots; slot++) {
+        const KvEntry& entry = entries_[slot];
+        found.miscounted += queued[slot] != (entry.queued != 0) || (leaf(entry) && !queued[slot]);
+        found.leaked += (entry.state == kv_free) != (stacked[slot] != 0) || entry.state == kv_leaving;
+        found.free += entry.state == kv_free;
+        found.filling += entry.state == kv_filling;
+        if (entry.state == kv_filling || entry.state == kv_live) used[entry.tenant]++;
+        if (entry.state != kv_live) continue;
+        found.live++;
+        if (entry.parent) {
+            const KvEntry& parent = entries_[entry.parent - 1];
+            children[entry.parent - 1]++;
+            found.orphans += parent.state != kv_live || parent.position + 1 != entry.position;
+        } else {
+            found.orphans += entry.position != 0;
+        }
+        KvKey key;
+        std::copy_n(entry.key, 4, key.words);
+        found.unfindable += find(key) != slot;
+    }
+    for (u32 slot = 0; slot < head_->slots; slot++)
+        if (entries_[slot].state == kv_live) found.miscounted += children[slot] != entries_[slot].children;
+    for (u32 at = 0; at < head_->tenants; at++) found.miscounted += used[at] != tenants_[at].used;
+    found.miscounted += found.free != head_->free_count || found.filling != head_->filling || found.live != head_->live;
+    return found;
+}
+
+}  // namespace osf

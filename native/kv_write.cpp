@@ -1,0 +1,139 @@
+// Slots to fill, and the filled ones published.
+#include <algorithm>
+
+#include "kv_policy.hpp"
+#include "kv_pool.hpp"
+
+namespace osf {
+
+constexpr u64 TEND_NS = 1'000'000'000, TEND_SOON_NS = 20'000'000;  // at most so often, and when nothing else helps
+
+u32 KvPool::take_free(u32 want, u32 tenant, std::vector<u32>& out) {
+    const u32 self = space->members.executor();
+    u32 taken = std::min(want, head_->free_count);
+    for (u32 count = 0; count < taken; count++) {
+        u32 slot = free_[head_->free_count - 1];
+        KvEntry& entry = entries_[slot];
+        entry.owner = self;
+        entry.tenant = tenant;
+        entry.flags = entry.children = 0;
+        entry.nbytes = entry.nonce = entry.parent = 0;
+        store(entry.state, u32(kv_filling));
+        step();
+        head_->free_count--;
+        head_->filling++;
+        tenants_[tenant].used++;
+        out.push_back(slot);
+    }
+    return taken;
+}
+
+// Some more than wanted are evicted at a time, for each round looks at all pins.
+void KvPool::make_room(u32 want, u32 tenant) {
+    KvTenant& own = tenants_[tenant];
+    if (own.quota && own.used + want > own.quota) {
+        u32 more = own.used + want - own.quota;
+        evict_of(tenant, more);
+        want = own.used < own.quota ? std::min(want, own.quota - own.used) : 0;
+    }
+    if (head_->free_count < want) evict_lowest(std::max(want - head_->free_count, std::min(32u, head_->slots / 256)));
+}
+
+u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out) {
+    need_write();
+    if (load(head_->free_count) < want) tend(TEND_NS);  // before the living lose anything
+    u32 taken = 0;
+    for (int attempt = 0; attempt < 2 && taken < want; attempt++) {
+        {
+            Guard guard(*this);
+            make_room(want - taken, tenant);
+            const KvTenant& own = tenants_[tenant];
+            u32 most = want - taken;
+            if (own.quota) most = std::min(most, own.used < own.quota ? own.quota - own.used : 0);
+            taken += take_free(most, tenant, out);
+        }
+        if (attempt == 0 && taken < want) tend(TEND_SOON_NS);
+    }
+    return taken;
+}
+
+void KvPool::give_back(std::span<const u32> slots, u32 owner) noexcept {
+    if (slots.empty() || space->members.executor() != owner) return;  // of a parent process
+    try {
+        Guard guard(*this);
+        for (u32 slot : slots) {
+            KvEntry& entry = entries_[slot];
+            store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+            step();
+            tenants_[entry.tenant].used--;
+            head_->filling--;
+            push_free(slot);
+        }
+    } catch (const Error&) {}  // closed meanwhile: they are reclaimed as a dead member's
+}
+
+u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32 parent, u32 position, u64 expires_ns, KvPin& pin,
+                    bool whole) {
+    constexpr u64 ROUND = 256;
+    u32 fresh = 0;
+    bool late = false;
+    for (u64 from = 0; from < slots.size(); from += ROUND) {
+        Guard guard(*this);
+        const u64 clock = std::atomic_ref<u64>(head_->clock).fetch_add(std::min(ROUND, slots.size() - from)) + 1;
+        if (expires_ns && (!head_->soonest_ns || expires_ns < head_->soonest_ns)) head_->soonest_ns = expires_ns;
+        for (u64 at = from; at < std::min<u64>(from + ROUND, slots.size()); at++) {
+            u32 slot = slots[at], there = find(keys[at]);
+            KvEntry& entry = entries_[slot];
+            late = (late && whole) || there != NO_SLOT;
+            if (late) {                          // another put it first
+                store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+                step();
+                tenants_[entry.tenant].used--;
+                head_->filling--;
+                push_free(slot);
+                if (there == NO_SLOT) continue;
+                if (load(entries_[there].expires_ns)) renew(there, expires_ns);
+                parent = there;
+                continue;
+            }
+            for (int word = 0; word < 4; word++) store(entry.key[word], keys[at].words[word], std::memory_order_relaxed);
+            store(entry.parent, parent == NO_SLOT ? 0 : parent + 1);
+            store(entry.position, position + u32(at));
+            store(entry.expires_ns, expires_ns);
+            kv_began(entry, clock);
+            step();
+            store(entry.state, u32(kv_live), std::memory_order_seq_cst);  // from here it is there, whoever dies
+            step();
+            link(slot);
+            if (parent != NO_SLOT) entries_[parent].children++;
+            head_->filling--;
+            head_->live++;
+            queue(slot);
+            parent = slot;
+            fresh++;
+        }
+        pin.move(parent);
+    }
+    std::atomic_ref<u64>(head_->stored_blocks).fetch_add(fresh, std::memory_order_relaxed);
+    return fresh;
+}
+
+void KvPool::renew(u32 slot, u64 expires_ns) {
+    for (u32 at = slot + 1; at; at = load(entries_[at - 1].parent)) {
+        u64& expires = entries_[at - 1].expires_ns;
+        u64 old = load(expires);
+        if (old && (!expires_ns || old < expires_ns)) store(expires, expires_ns);
+    }
+}
+
+// What dead processes left: their pins by the space's own means, the slots they were filling by ours.
+void KvPool::tend(u64 every_ns) {
+    const u64 time = now_ns(), last = load(head_->tended_ns);
+    if (every_ns && (time - last < every_ns || !cas(head_->tended_ns, last, time))) return;
+    space->collect();
+    Guard guard(*this);
+    reclaim();
+    expire();
+}
+
+}  // namespace osf
