@@ -183,7 +183,7 @@ u32 KvPool::tenant(std::string_view name, const u32* quota) {
     if (at == head_->tenants)
         throw Error(Code::no_room, "the pool has " + std::to_string(KV_TENANTS) + " tenants, the most it may; use another pool (name=)");
     KvTenant& tenant = tenants_[at];
-    if (quota) store(tenant.quota, *quota);
+    if (quota || !load(tenant.id)) store(tenant.quota, quota ? *quota : 0);
     if (!load(tenant.id)) {
         std::memset(tenant.name, 0, sizeof tenant.name);
         std::memcpy(tenant.name, name.data(), std::min<u64>(name.size(), sizeof tenant.name - 1));

@@ -1,0 +1,307 @@
+// KV pools: what is found, what goes first, what stays; kill -9 at every step of every operation, and of the recovery; and threads that
+// put, match and evict at once.
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "kv_prompts.hpp"
+
+using namespace osf;
+using namespace osf::test;
+
+static void longest_prefix_is_found() {
+    context = "longest prefix";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 64);
+    CHECK(look(pool, prompt("abc")) == 0);
+    KvStored stored = put(pool, prompt("abcd"));
+    CHECK(stored.blocks == 4 && stored.stored == 4 && !stored.present && !stored.declined);
+    stored = put(pool, prompt("abxy"));
+    CHECK(stored.present == 2 && stored.stored == 2);
+    CHECK(look(pool, prompt("abcd")) == 4 && look(pool, prompt("abcx")) == 3 && look(pool, prompt("abxyz")) == 4);
+    CHECK(look(pool, prompt("b")) == 0 && look(pool, prompt("")) == 0);
+    CHECK(pool->stats().live == 6);
+    check_sound(*pool);
+}
+
+static void children_go_first() {
+    context = "children go first";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 8);
+    put(pool, prompt("abcdefgh"));
+    CHECK(put(pool, prompt("xy")).stored == 2);                  // evicts the end of the first
+    CHECK(look(pool, prompt("abcdefgh")) == 6);
+    check_sound(*pool);
+    {
+        KvHit hit(pool, ROOT, prompt("abcd"), false);
+        CHECK(hit.slots.size() == 4);
+        KvStored stored = put(pool, prompt("0123456789"));       // all that nobody holds
+        CHECK(stored.stored == 4 && stored.declined == 6);
+        check_bytes(hit, prompt("abcd"));
+        CHECK(put(pool, prompt("mnopqrstuv")).stored == 4);      // those of before are free to go
+        check_bytes(hit, prompt("abcd"));
+    }
+    CHECK(put(pool, prompt("mnopqrstuv")).declined == 2);        // longer than the pool: it has all of it
+    CHECK(look(pool, prompt("mnopqrstuv")) == 8);
+    check_sound(*pool);
+}
+
+static void sticky_blocks_stay() {
+    context = "sticky";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 4);
+    put(pool, prompt("ab"));
+    u32 slot = KvHit(pool, ROOT, prompt("ab"), false).slots.back();
+    pool->stick(slot, true);
+    for (int round = 0; round < 5; round++) put(pool, prompt(std::string(3, char('k' + round))));
+    CHECK(look(pool, prompt("ab")) == 2);
+    CHECK(evict(pool, prompt("ab")) == 0);
+    pool->stick(slot, false);
+    CHECK(evict(pool, prompt("ab"), 1) == 1 && look(pool, prompt("ab")) == 1);
+    CHECK(pool->clear(NO_SLOT) > 0 && pool->stats().live == 0);
+    check_sound(*pool);
+}
+
+static void tenants_keep_to_their_quotas() {
+    context = "quotas";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 16);
+    u32 four = 4;
+    u32 small = pool->tenant("small", &four), large = pool->tenant("large", nullptr);
+    CHECK(small == pool->tenant("small", nullptr) && large != small);
+    put(pool, prompt("ABCDEFGH"), large);
+    CHECK(put(pool, prompt("abc"), small).stored == 3);
+    CHECK(put(pool, prompt("xyz"), small).stored == 3);
+    CHECK(put(pool, prompt("123456"), small).stored == 4);
+    CHECK(look(pool, prompt("ABCDEFGH")) == 8);
+    CHECK(pool->tenants()[small].used == 4);
+    CHECK(pool->clear(small) == 4 && look(pool, prompt("ABCDEFGH")) == 8);
+    check_sound(*pool);
+}
+
+static void expired_blocks_are_not_found() {
+    context = "expiry";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 16);
+    put(pool, prompt("ab"));
+    put(pool, prompt("abcd"), 0, wall_ns() + 3'000'000);
+    CHECK(look(pool, prompt("abcd")) == 4);
+    usleep(5000);
+    CHECK(look(pool, prompt("abcd")) == 2);
+    put(pool, prompt("abc"), 0, wall_ns() + 1'000'000'000);      // renewed
+    CHECK(look(pool, prompt("abcd")) == 3);
+    pool->tend(0);
+    CHECK(pool->stats().live == 3 && pool->stats().expired_blocks == 1);
+    check_sound(*pool);
+}
+
+static void values_are_whole_or_not_there() {
+    context = "values";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 8);
+    auto store_value = [&](const std::string& key, const std::string& value) {
+        KvDraft draft(pool, ROOT, name(key), value.size(), 0, 0);
+        return kv_put_value(draft, value.data());
+    };
+    auto value_of = [&](const std::string& key) {
+        KvHit hit(pool, ROOT, name(key));
+        std::string value(hit.nbytes, 0);
+        hit.read_value(value.data());
+        return value;
+    };
+    std::string large(BLOCK_BYTES * 5 + 7, 'v'), other(BLOCK_BYTES * 5 + 7, 'w');
+    CHECK(store_value("one", large).stored == 6 && value_of("one") == large);
+    CHECK(store_value("one", other).present == 6 && value_of("one") == large);
+    CHECK(store_value("two", other).stored == 6 && value_of("two") == other);  // evicts a part of the first: it is gone
+    CHECK(value_of("one").empty());
+    CHECK(store_value("one", "small").stored == 1 && value_of("one") == "small");
+    CHECK(store_value("three", std::string(BLOCK_BYTES * 9, 'x')).declined == 9);
+    check_sound(*pool);
+}
+
+static void what_is_there_equals_a_tree(unsigned seed) {
+    context = "tree, seed " + std::to_string(seed);
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 4096);                          // room for all: nothing is evicted unasked
+    std::mt19937 random(seed);
+    std::map<std::string, int> tree;                             // path to number of children
+    auto path = [&] {
+        std::string text;
+        for (u64 length = random() % 7; text.size() < length;) text.push_back(char('a' + random() % 3));
+        return text;
+    };
+    auto present = [&](const std::string& text) {
+        u64 length = 0;
+        while (length < text.size() && tree.count(text.substr(0, length + 1))) length++;
+        return length;
+    };
+    for (int round = 0; round < 3000; round++) {
+        std::string text = path();
+        u64 there = present(text);
+        if (random() % 3) {
+            KvStored stored = put(pool, prompt(text));
+            CHECK(stored.present == there && stored.stored == text.size() - there);
+            for (u64 length = there + 1; length <= text.size(); length++) {
+                tree[text.substr(0, length)] = 0;
+                if (length > 1) tree[text.substr(0, length - 1)]++;
+            }
+        } else if (random() % 2) {
+            CHECK(look(pool, prompt(text)) == there);
+        } else {
+            u32 gone = 0, keep = random() % 3;
+            for (std::string at = text.substr(0, there); at.size() > keep && !tree[at]; gone++) {
+                tree.erase(at);
+                at.pop_back();
+                if (!at.empty()) tree[at]--;
+            }
+            CHECK(evict(pool, prompt(text), keep) == gone);
+        }
+    }
+    CHECK(pool->stats().live == tree.size());
+    check_sound(*pool);
+}
+
+// Everything that changes a pool, as one child's deed.
+static const std::vector<std::pair<const char*, std::function<void(const std::shared_ptr<KvPool>&)>>> DEEDS = {
+    {"put", [](auto& pool) { put(pool, prompt("keep12")); }},
+    {"put into a full pool", [](auto& pool) { put(pool, prompt("abcdefghijklmnopqr")); }},
+    {"put with expiry", [](auto& pool) { put(pool, prompt("pq"), 0, 1); pool->tend(0); }},
+    {"match", [](auto& pool) { KvHit hit(pool, ROOT, prompt("keep"), true); step(); step(); }},
+    {"match and release", [](auto& pool) { look(pool, prompt("keep")); look(pool, prompt("full")); }},
+    {"evict", [](auto& pool) { evict(pool, prompt("fullest")); }},
+    {"clear", [](auto& pool) { pool->clear(NO_SLOT); }},
+    {"tenant", [](auto& pool) { u32 two = 2; put(pool, prompt("yz12"), pool->tenant("new", &two)); }},
+    {"stick", [](auto& pool) {
+        u32 slot = KvHit(pool, ROOT, prompt("full"), true).slots.back();
+        pool->stick(slot, true);
+        pool->stick(slot, false);
+    }},
+    {"value", [](auto& pool) {
+        std::string value(BLOCK_BYTES * 3, 'v');
+        KvDraft draft(pool, ROOT, name("value"), value.size(), 0, 0);
+        kv_put_value(draft, value.data());
+        KvHit hit(pool, ROOT, name("value"));
+    }},
+    {"draft", [](auto& pool) {
+        KvDraft draft(pool, ROOT, prompt("keepon"), 0, 0);
+        draft.reserve(2);
+        step();
+        draft.publish();
+    }},
+};
+
+static bool dies_at(long k, const std::function<void()>& deed) {
+    int status = run([&] {
+        step_limit = k;
+        deed();
+        step_limit = -1;
+    });
+    if (!killed(status) && !returned(status)) failed(__FILE__, __LINE__, "the child ended with status " + std::to_string(status));
+    return killed(status);
+}
+
+// A survivor holds "keep" all along; whatever the child was doing, "keep" is whole, every block that can be found is the right one, and
+// nothing is leaked or held by the dead. With `twice`, the first to recover is killed too.
+static long killed_at_every_step(bool twice) {
+    long kills = 0;
+    const long stride = UNDER_ASAN || UNDER_TSAN ? 5 : 1;
+    for (auto& [title, deed] : DEEDS) {
+        bool died = true;
+        for (long k = 0; died; k += stride) {
+            context = std::string(title) + (twice ? " and recovery" : "") + ", killed at step " + std::to_string(k);
+            Place place;
+            auto space = place.open();
+            auto pool = make_pool(space, 14);
+            put(pool, prompt("keep"));
+            put(pool, prompt("fullest"));
+            KvHit held(pool, ROOT, prompt("keep"), true);
+            CHECK(held.slots.size() == 4);
+            died = dies_at(k, [&] { deed(pool); });
+            kills += died;
+            if (twice && died)
+                for (long j : {0, 3, 9, 20}) kills += dies_at(j, [&] { put(pool, prompt("recover")); });
+            check_bytes(held, prompt("keep"));
+            CHECK(look(pool, prompt("keep")) == 4);
+            for (const char* path : {"fullest", "keep12", "abcdefghijklmnopqr", "pq", "yz12", "recover"}) look(pool, prompt(path));
+            check_sound(*pool);
+            space->collect();
+            for (const MemberStats& member : space->stats().members) CHECK(member.alive);
+            CHECK(put(pool, prompt("0123456789")).stored == 10);     // all but "keep" can be had: the dead hold nothing
+            check_bytes(held, prompt("keep"));
+            check_sound(*pool);
+            check_sound(*space, "the space");
+            if (twice) k += 2;                                       // forks are slow
+        }
+    }
+    return kills;
+}
+
+// Nobody is left; who opens the space next finds the pool as it was.
+static void pool_outlives_everybody() {
+    context = "nobody left";
+    Place place;
+    CHECK(killed(run([&] {
+        auto space = place.open();
+        auto pool = make_pool(space, 14);
+        put(pool, prompt("keep"));
+        step_limit = 20;
+        put(pool, prompt("abcdefgh"));
+    })));
+    auto space = place.open();
+    Held found = space->find("kv");
+    CHECK(found);
+    auto pool = std::make_shared<KvPool>(space, found);
+    CHECK(look(pool, prompt("keep")) == 4);
+    look(pool, prompt("abcdefgh"));
+    check_sound(*pool);
+}
+
+static void threads_put_match_and_evict(u32 slots, int rounds) {
+    context = "threads, " + std::to_string(slots) + " slots";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, slots);
+    std::vector<std::thread> threads;
+    for (unsigned number = 0; number < 4; number++)
+        threads.emplace_back([&, number] {
+            std::mt19937 random(number);
+            for (int round = 0; round < rounds; round++) {
+                std::string path;
+                for (u64 length = 1 + random() % 8; path.size() < length;) path.push_back(char('a' + random() % 3));
+                switch (random() % 8) {
+                    case 0: case 1: case 2: put(pool, prompt(path), 0, random() % 4 ? 0 : wall_ns() + random() % 2'000'000); break;
+                    case 3: evict(pool, prompt(path)); break;
+                    case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
+                    default: look(pool, prompt(path));
+                }
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    check_sound(*pool);
+}
+
+int main() {
+    std::set_terminate([] { failed(__FILE__, __LINE__, "an exception was not caught"); });
+    longest_prefix_is_found();
+    children_go_first();
+    sticky_blocks_stay();
+    tenants_keep_to_their_quotas();
+    expired_blocks_are_not_found();
+    values_are_whole_or_not_there();
+    for (unsigned seed = 1; seed <= 3; seed++) what_is_there_equals_a_tree(seed);
+    threads_put_match_and_evict(12, UNDER_TSAN ? 1500 : 10'000);
+    threads_put_match_and_evict(300, UNDER_TSAN ? 1500 : 10'000);
+    if (!UNDER_TSAN) {
+        std::printf("killed at every step: %ld kills\n", killed_at_every_step(false));
+        std::printf("and in the recovery: %ld kills\n", killed_at_every_step(true));
+        pool_outlives_everybody();
+    }
+    return 0;
+}
