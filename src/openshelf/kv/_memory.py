@@ -33,6 +33,8 @@ def _place(array: Any) -> tuple[int, tuple[int, ...], int]:
 
 
 def _contiguous_from(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, axis: int) -> bool:
+    if 0 in shape:
+        return True
     expected = itemsize
     for size, stride in zip(reversed(shape[axis:]), reversed(strides[axis:]), strict=True):
         if size != 1 and stride != expected:
