@@ -30,7 +30,7 @@ PATHS = WIDTH**DEPTH
 
 
 def churn(home: str, seed: int, verdict: str) -> None:
-    """For ever: match, put, draft and evict in a pool that is too small. Ends by itself only if it reads wrong bytes."""
+    """For ever: match, put, draft and evict in a pool that is too small. Ends by itself only if it reads wrongly."""
     os.environ["OPENSHELF_DIR"] = home
     chance = random.Random(seed)
     try:
