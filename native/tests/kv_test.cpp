@@ -287,6 +287,48 @@ static void threads_put_match_and_evict(u32 slots, int rounds) {
     check_sound(*pool);
 }
 
+// Between finding a block and holding it, it may go, and its slot may get another.
+static void a_block_that_went_is_not_held() {
+    context = "hold too late";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 1);
+    put(pool, prompt("a"));
+    KvKey key = KvChain(ROOT, TOKENS).next(prompt("a").data());
+    u32 slot = pool->find(key);
+    CHECK(slot == 0);
+    KvPin pin(*pool);
+    CHECK(evict(pool, prompt("a")) == 1);
+    CHECK(!pin.hold(slot, key));
+    put(pool, prompt("b"));
+    CHECK(!pin.hold(slot, key));
+    CHECK(put(pool, prompt("a")).stored == 1 && pin.hold(slot, key));
+    CHECK(put(pool, prompt("b")).declined == 1);
+}
+
+// Buckets change under readers' eyes; what stays is always found.
+static void what_stays_is_always_found() {
+    context = "found while others come and go";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 6);
+    put(pool, prompt("keep"));
+    KvHit held(pool, ROOT, prompt("keep"), true);
+    std::atomic<bool> over{false};
+    std::thread reader([&] {
+        std::vector<KvKey> keys;
+        KvChain chain(ROOT, TOKENS);
+        const Prompt tokens = prompt("keep");
+        for (u64 at = 0; at < 4; at++) keys.push_back(chain.next(tokens.data() + at * TOKENS));
+        while (!over)
+            for (const KvKey& key : keys) CHECK(pool->find(key) != NO_SLOT);
+    });
+    for (int round = 0; round < (UNDER_TSAN ? 3000 : 60'000); round++) put(pool, prompt(std::string(1, char('A' + round % 50))));
+    over = true;
+    reader.join();
+    check_sound(*pool);
+}
+
 int main() {
     std::set_terminate([] { failed(__FILE__, __LINE__, "an exception was not caught"); });
     longest_prefix_is_found();
@@ -295,6 +337,8 @@ int main() {
     tenants_keep_to_their_quotas();
     expired_blocks_are_not_found();
     values_are_whole_or_not_there();
+    a_block_that_went_is_not_held();
+    what_stays_is_always_found();
     for (unsigned seed = 1; seed <= 3; seed++) what_is_there_equals_a_tree(seed);
     threads_put_match_and_evict(12, UNDER_TSAN ? 1500 : 10'000);
     threads_put_match_and_evict(300, UNDER_TSAN ? 1500 : 10'000);
