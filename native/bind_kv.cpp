@@ -223,12 +223,14 @@ static u32 evict_last(const Pool& pool, KvHit hit, u32 keep) {
     KvKey key;
     std::memcpy(&key, pool->entry(last).key, sizeof key);
     { KvHit gone(std::move(hit)); }              // our own pin would keep it
+    nb::gil_scoped_release release;
     return pool->evict(last, key, keep);
 }
 
 static u64 stick(const Pool& pool, nb::bytes root, nb::handle tokens, bool on) {
     pool->need_write();
     KvHit hit = peek(pool, root, tokens);
+    nb::gil_scoped_release release;
     if (on && !hit.slots.empty()) pool->stick(hit.slots.back(), true);
     for (u32 slot : hit.slots)
         if (!on && load(pool->entry(slot).flags) & kv_sticky) pool->stick(slot, false);
@@ -358,7 +360,10 @@ void bind_kv(nb::module_& m) {
         .def_static("make", make_pool, "space"_a, "name"_a, "block_bytes"_a, "block_tokens"_a, "slots"_a)
         .def_static("open", open_pool, "space"_a, "name"_a)
         .def_static("bytes_needed", [](u64 block_bytes, u32 block_tokens, u32 slots) { return kv_head({block_bytes, block_tokens, slots}).bytes; })
-        .def("tenant", [](KvPool& pool, std::string_view name, std::optional<u32> quota) { return pool.tenant(name, quota ? &*quota : nullptr); }, "name"_a, "quota"_a.none())
+        .def("tenant", [](KvPool& pool, std::string_view name, std::optional<u32> quota) {
+            nb::gil_scoped_release release;
+            return pool.tenant(name, quota ? &*quota : nullptr);
+        }, "name"_a, "quota"_a.none())
         .def("tenants", [](KvPool& pool) {
             nb::list result;
             for (const KvTenantStats& tenant : pool.tenants()) {

@@ -56,8 +56,8 @@ u32 KvEviction::finish() {
         pool_.unlink(slot);
         store(entry.state, u32(kv_free), std::memory_order_seq_cst);
         step();
-        pool_.tenants_[entry.tenant].used--;
-        pool_.head().live--;
+        change(pool_.tenants_[entry.tenant].used, -1);
+        change(pool_.head().live, -1);
         pool_.push_free(slot);
         freed++;
     }
@@ -156,18 +156,17 @@ bool KvPool::stick(u32 slot, bool on) {
 u32 KvPool::expire() {
     const u64 now = wall_ns();
     if (!head_->soonest_ns || head_->soonest_ns > now) return 0;
-    auto over = [&](const KvEntry& entry) { return entry.state == kv_live && entry.expires_ns && entry.expires_ns <= now; };
+    auto expiry = [&](u32 slot) { return entries_[slot].state == kv_live ? load(entries_[slot].expires_ns) : 0; };
     KvEviction round(*this);
     for (u32 slot = 0; slot < head_->slots; slot++)
-        for (u32 at = slot + 1; at && over(entries_[at - 1]) && round.doom(at - 1);) at = entries_[at - 1].parent;
+        for (u32 at = slot + 1; at && expiry(at - 1) - 1 < now && round.doom(at - 1);) at = entries_[at - 1].parent;
     u32 gone = round.finish();
     head_->soonest_ns = 0;
     for (u32 slot = 0; slot < head_->slots; slot++) {
-        const KvEntry& entry = entries_[slot];
-        if (entry.state == kv_live && entry.expires_ns && (!head_->soonest_ns || entry.expires_ns < head_->soonest_ns))
-            head_->soonest_ns = entry.expires_ns;
+        const u64 expires = expiry(slot);
+        if (expires && (!head_->soonest_ns || expires < head_->soonest_ns)) head_->soonest_ns = expires;
     }
-    head_->expired_blocks += gone;
+    std::atomic_ref<u64>(head_->expired_blocks).fetch_add(gone, std::memory_order_relaxed);
     return gone;
 }
 

@@ -109,6 +109,7 @@ private:
     void link(u32 slot);
     void unlink(u32 slot);
     void push_free(u32 slot);
+    void drop_filled(u32 slot);                              // one that was being filled
     u32 take_free(u32 want, u32 tenant, std::vector<u32>& out);
     void recover();
     void reclaim();                                          // slots that dead members were filling
@@ -153,6 +154,9 @@ private:
     KvPool* pool_;
     u32 index_;
 };
+
+// A count that is changed with the lock and may be read without.
+inline void change(u32& count, int by) { store(count, count + u32(by), std::memory_order_relaxed); }
 
 u64 wall_ns();              // since 1970
 

@@ -30,7 +30,10 @@ void KvPool::unlink(u32 slot) {
     }
 }
 
-void KvPool::push_free(u32 slot) { free_[head_->free_count++] = slot; }
+void KvPool::push_free(u32 slot) {
+    free_[head_->free_count] = slot;
+    change(head_->free_count, 1);
+}
 
 void KvPool::queue(u32 slot) {
     KvEntry& entry = entries_[slot];

@@ -19,20 +19,20 @@ void KvPool::recover() {
         entry.children = entry.queued = 0;
     }
     // A block leaves its bucket before its slot counts as free, so no bucket leads to a free one. A live one may be missing.
-    for (u32 at = 0; at < head_->tenants; at++) tenants_[at].used = 0;
-    head_->free_count = head_->queue_count = head_->filling = head_->live = 0;
+    for (u32 at = 0; at < head_->tenants; at++) store(tenants_[at].used, 0u);
+    for (u32* count : {&head_->free_count, &head_->queue_count, &head_->filling, &head_->live}) store(*count, 0u);
     for (u32 slot = head_->slots; slot-- > 0;) {
         KvEntry& entry = entries_[slot];
         if (entry.state == kv_free) {
             push_free(slot);
             continue;
         }
-        tenants_[entry.tenant].used++;
+        change(tenants_[entry.tenant].used, 1);
         if (entry.state == kv_filling) {
-            head_->filling++;
+            change(head_->filling, 1);
             continue;
         }
-        head_->live++;
+        change(head_->live, 1);
         if (entry.parent) entries_[entry.parent - 1].children++;
         KvKey key;
         std::copy_n(entry.key, 4, key.words);
@@ -45,13 +45,8 @@ void KvPool::recover() {
 void KvPool::reclaim() {
     if (!head_->filling) return;
     for (u32 slot = 0; slot < head_->slots; slot++) {
-        KvEntry& entry = entries_[slot];
-        if (entry.state != kv_filling || space->members.alive(entry.owner)) continue;
-        store(entry.state, u32(kv_free), std::memory_order_seq_cst);
-        step();
-        tenants_[entry.tenant].used--;
-        head_->filling--;
-        push_free(slot);
+        const KvEntry& entry = entries_[slot];
+        if (entry.state == kv_filling && !space->members.alive(entry.owner)) drop_filled(slot);
     }
 }
 

@@ -20,9 +20,9 @@ u32 KvPool::take_free(u32 want, u32 tenant, std::vector<u32>& out) {
         entry.nbytes = entry.nonce = entry.parent = 0;
         store(entry.state, u32(kv_filling));
         step();
-        head_->free_count--;
-        head_->filling++;
-        tenants_[tenant].used++;
+        change(head_->free_count, -1);
+        change(head_->filling, 1);
+        change(tenants_[tenant].used, 1);
         out.push_back(slot);
     }
     return taken;
@@ -57,18 +57,20 @@ u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out) {
     return taken;
 }
 
+void KvPool::drop_filled(u32 slot) {
+    KvEntry& entry = entries_[slot];
+    store(entry.state, u32(kv_free), std::memory_order_seq_cst);
+    step();
+    change(tenants_[entry.tenant].used, -1);
+    change(head_->filling, -1);
+    push_free(slot);
+}
+
 void KvPool::give_back(std::span<const u32> slots, u32 owner) noexcept {
     if (slots.empty() || space->members.executor() != owner) return;  // of a parent process
     try {
         Guard guard(*this);
-        for (u32 slot : slots) {
-            KvEntry& entry = entries_[slot];
-            store(entry.state, u32(kv_free), std::memory_order_seq_cst);
-            step();
-            tenants_[entry.tenant].used--;
-            head_->filling--;
-            push_free(slot);
-        }
+        for (u32 slot : slots) drop_filled(slot);
     } catch (const Error&) {}  // closed meanwhile: they are reclaimed as a dead member's
 }
 
@@ -86,11 +88,7 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
             KvEntry& entry = entries_[slot];
             late = (late && whole) || there != NO_SLOT;
             if (late) {                          // another put it first
-                store(entry.state, u32(kv_free), std::memory_order_seq_cst);
-                step();
-                tenants_[entry.tenant].used--;
-                head_->filling--;
-                push_free(slot);
+                drop_filled(slot);
                 if (there == NO_SLOT) continue;
                 if (load(entries_[there].expires_ns)) renew(there, expires_ns);
                 parent = there;
@@ -106,8 +104,8 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
             step();
             link(slot);
             if (parent != NO_SLOT) entries_[parent].children++;
-            head_->filling--;
-            head_->live++;
+            change(head_->filling, -1);
+            change(head_->live, 1);
             queue(slot);
             parent = slot;
             fresh++;

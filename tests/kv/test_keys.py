@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openshelf import Layout, _core
+from openshelf import KVPool, Layout, Space, _core
 from openshelf.errors import BadInput
 from openshelf.kv import root_key
 
@@ -99,6 +99,17 @@ def test_every_part_of_a_layout_changes_the_root() -> None:
     roots = {root_key(layout, 16) for layout in [LAYOUT, *others]}
     roots |= {root_key(LAYOUT, 8), root_key(LAYOUT, 16, "acme"), root_key(LAYOUT, 16, "acme", b"salt")}
     assert len(roots) == len(others) + 4
+
+
+def test_keys_of_plain_values_are_as_specified(space: Space) -> None:
+    layout = Layout.raw(64)
+    with KVPool(space, layout, 1, capacity="1MiB", salt=b"salt") as pool:
+        pool.put("name", bytes(100))
+        memory = space["kv"].numpy().tobytes()
+    first = hashlib.sha256(b"OSFKVV1\0" + root_key(layout, 1, "", b"salt") + b"name").digest()
+    second = hashlib.sha256(b"OSFKVN1\0" + first + struct.pack("<Q", 1)).digest()
+    assert first in memory
+    assert second in memory
 
 
 PROGRAM = """
