@@ -39,6 +39,7 @@ struct KvHead {
     u64 check;                                  // of everything above
     alignas(64) Lock lock;                      // of everything but look-ups
     u32 free_count, queue_count, filling, live;
+    u32 linking, pad;                           // slot + 1 of the block that was published last: perhaps not yet in its bucket
     u64 tended_ns;                              // when somebody last looked for what dead processes left, monotonic
     u64 soonest_ns;                             // nothing expires before; 0: nothing at all
     alignas(64) u64 clock;                      // blocks put so far: the time that priorities are in

@@ -108,6 +108,7 @@ private:
     // With the lock
     void link(u32 slot);
     void unlink(u32 slot);
+    bool linked(u32 slot) const;
     void push_free(u32 slot);
     void drop_filled(u32 slot);                              // one that was being filled
     u32 take_free(u32 want, u32 tenant, std::vector<u32>& out);

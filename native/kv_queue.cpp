@@ -20,6 +20,12 @@ void KvPool::link(u32 slot) {
     step();
 }
 
+bool KvPool::linked(u32 slot) const {
+    for (u32 at = load(bucket(entries_[slot])); at; at = load(entries_[at - 1].next))
+        if (at - 1 == slot) return true;
+    return false;
+}
+
 void KvPool::unlink(u32 slot) {
     KvEntry& entry = entries_[slot];
     for (u32* at = &bucket(entry); u32 next = load(*at); at = &entries_[next - 1].next) {

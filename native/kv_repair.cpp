@@ -11,9 +11,19 @@
 namespace osf {
 
 void KvPool::recover() {
+    std::vector<u32> unsure;  // whether their buckets have them
+    if (u32 last = load(head_->linking); last && entries_[last - 1].state == kv_live) unsure.push_back(last - 1);
     for (u32 slot = 0; slot < head_->slots; slot++) {
         KvEntry& entry = entries_[slot];
-        if (entry.state == kv_leaving) store(entry.state, u32(kv_live), std::memory_order_seq_cst);
+        if (entry.state == kv_leaving) unsure.push_back(slot);
+    }
+    for (u32 slot : unsure) {  // before they count as live: who dies here leaves them to the next
+        if (!linked(slot)) link(slot);
+        store(entries_[slot].state, u32(kv_live), std::memory_order_seq_cst);
+        step();
+    }
+    for (u32 slot = 0; slot < head_->slots; slot++) {
+        KvEntry& entry = entries_[slot];
         if (entry.state == kv_filling && !space->members.alive(entry.owner)) store(entry.state, u32(kv_free), std::memory_order_seq_cst);
         step();
         entry.children = entry.queued = 0;
@@ -34,9 +44,6 @@ void KvPool::recover() {
         }
         change(head_->live, 1);
         if (entry.parent) entries_[entry.parent - 1].children++;
-        KvKey key;
-        std::copy_n(entry.key, 4, key.words);
-        if (find(key) == NO_SLOT) link(slot);
     }
     head_->soonest_ns = 1;  // it may be anything: look
     for (u32 slot = 0; slot < head_->slots; slot++) queue(slot);

@@ -99,6 +99,7 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
             store(entry.position, position + u32(at));
             store(entry.expires_ns, expires_ns);
             kv_began(entry, clock);
+            store(head_->linking, slot + 1);
             step();
             store(entry.state, u32(kv_live), std::memory_order_seq_cst);  // from here it is there, whoever dies
             step();
