@@ -70,6 +70,7 @@ u64 KvDraft::reserve(u64 most) {
     const u64 left = keys_.size() - next_ - slots_.size(), from = slots_.size();
     pool->allocate(u32(std::min(most, left)), tenant_, slots_);
     for (u64 at = from; at < slots_.size(); at++) {
+        pool->touch(slots_[at]);
         if (!nonce_) {
             std::memcpy(pool->tokens(slots_[at]), tokens_.data() + (next_ + at) * block_tokens(), 4 * block_tokens());
         } else if (next_ + at == 0) {

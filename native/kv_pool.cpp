@@ -85,6 +85,7 @@ KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), hel
     free_ = reinterpret_cast<u32*>(base + head_->free_at);
     data_ = base + head_->data_at;
     mask_ = head_->buckets - 1;
+    touched_ = std::vector<std::atomic<bool>>(head_->slots);
     entries_offset_ = u64(reinterpret_cast<char*>(entries_) - space->base());
 }
 
@@ -113,21 +114,23 @@ bool KvPool::has_key(u32 slot, const KvKey& key) const {
     return true;
 }
 
-// Without a lock. An entry that the walk stands on may be freed and used for another block: then it is of another bucket, or leads into
-// one, and the walk begins again. Entries of this bucket lead on to what followed them.
+// Without a lock. An entry that the walk stands on may be freed and used for another block. Its key is written before `next`, so whoever
+// reads a new `next` reads the new key after it: if that is of another bucket, the walk begins again. Entries of this bucket
+// lead on to what followed them, removed or not.
 u32 KvPool::find(const KvKey& key) const {
     const u64 bits = key.words[0] & mask_;
+    auto of_bucket = [&](const KvEntry& entry) { return (load(entry.key[0], std::memory_order_relaxed) & mask_) == bits; };
     for (int attempt = 0; attempt < 1000; attempt++) {
         bool strayed = false;
-        u32 hops = 0;
-        for (u32 at = load(heads_[bits], std::memory_order_acquire); at && !strayed; hops++) {
-            strayed = !valid(at - 1) || (load(entries_[at - 1].key[0], std::memory_order_relaxed) & mask_) != bits || hops > 1000;
-            if (strayed) break;
+        u32 at = load(heads_[bits], std::memory_order_acquire);
+        for (u32 hops = 0; at && !strayed; hops++) {
+            if (!valid(at - 1) || hops > 1000) break;        // damaged, or turning in circles with those who change it
             const KvEntry& entry = entries_[at - 1];
             if (has_key(at - 1, key) && load(entry.state, std::memory_order_acquire) == kv_live) return at - 1;
             at = load(entry.next, std::memory_order_acquire);
+            strayed = !of_bucket(entry);
         }
-        if (!strayed) return NO_SLOT;
+        if (!at && !strayed) return NO_SLOT;
     }
     return NO_SLOT;
 }

@@ -61,6 +61,7 @@ public:
 
     // Writing
     u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
+    void touch(u32 slot);                                    // before it is filled: maps its pages
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
     // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is pinned by `pin` and moves to the last. Blocks that came
     // meanwhile stay, and ours go; `whole`: if the first one came, all of ours. How many were new.
@@ -135,6 +136,7 @@ private:
     u32* free_ = nullptr;
     char* data_ = nullptr;
     u64 mask_ = 0, entries_offset_ = 0;
+    std::vector<std::atomic<bool>> touched_;                 // by this process
 };
 
 // A pin on a block, and so on all before it; nothing at first.

@@ -33,7 +33,7 @@ void KvPool::make_room(u32 want, u32 tenant) {
     KvTenant& own = tenants_[tenant];
     if (own.quota && own.used + want > own.quota) {
         u32 more = own.used + want - own.quota;
-        evict_of(tenant, more);
+        evict_of(tenant, std::max(more, std::min(32u, own.quota / 256)));
         want = own.used < own.quota ? std::min(want, own.quota - own.used) : 0;
     }
     if (head_->free_count < want) evict_lowest(std::max(want - head_->free_count, std::min(32u, head_->slots / 256)));
@@ -55,6 +55,13 @@ u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out) {
         if (attempt == 0 && taken < want) tend(TEND_SOON_NS);
     }
     return taken;
+}
+
+// A process's first store into a page of shared memory costs a fault; its first load maps sixteen pages at once, and writable.
+void KvPool::touch(u32 slot) {
+    if (touched_[slot].exchange(true, std::memory_order_relaxed)) return;
+    const volatile char* at = block(slot);
+    for (u64 offset = 0; offset < head_->stride; offset += PAGE) (void)at[offset];
 }
 
 void KvPool::drop_filled(u32 slot) {

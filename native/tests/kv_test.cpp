@@ -323,7 +323,7 @@ static void what_stays_is_always_found() {
         while (!over)
             for (const KvKey& key : keys) CHECK(pool->find(key) != NO_SLOT);
     });
-    for (int round = 0; round < (UNDER_TSAN ? 3000 : 60'000); round++) put(pool, prompt(std::string(1, char('A' + round % 50))));
+    for (int round = 0; round < (UNDER_TSAN ? 3000 : 200'000); round++) put(pool, prompt(std::string(1, char('A' + round % 50))));
     over = true;
     reader.join();
     check_sound(*pool);
