@@ -319,3 +319,37 @@ def test_a_deleted_pool_says_so(space: Space) -> None:
     with pytest.raises(Closed):
         again.match([1])
     assert "closed" in repr(again)
+
+
+def test_a_forked_process_goes_on_with_pool_and_hits(pool: KVPool) -> None:
+    put(pool, [1, 2, 3])
+    hit = pool.match(tokens_of([1, 2, 3]))
+    draft = pool.draft(tokens_of([7]))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        good = False
+        with contextlib.suppress(BaseException):
+            os.close(write)
+            os.read(read, 1)  # until the parent has let go of its own
+            del draft  # its slot is the parent's
+            good = check_hit(hit, [1, 2, 3]) == 3 and put(pool, [4]).stored == 1 and look(pool, [1, 2]) == 2
+        os._exit(0 if good else 1)
+    os.close(read)
+    hit.release()
+    assert pool.evict(tokens_of([1, 2, 3])) == 0  # the child holds it
+    for layer in range(2):
+        draft.put_layer(layer, cache_of([7])[layer])
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0
+    assert draft.publish().stored == 1
+    assert look(pool, [4]) == 1
+    assert_sound(pool)  # which finds that the child is gone
+    assert pool.evict(tokens_of([1, 2, 3])) == 3
+
+
+def test_a_space_of_several_hosts_has_a_pool_on_each(url: str) -> None:
+    with Space.open(url, contribute="16MiB") as space:
+        with small_pool(space) as pool:
+            put(pool, [1, 2])
+            assert look(pool, [1, 2]) == 2
