@@ -62,6 +62,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
+	$(BIN)/python bench/kv.py
 	$(BIN)/python bench/hosts.py
 
 bench-peers: $(VENV)/.built

@@ -38,6 +38,6 @@ private:
 // Copies of some KiB each, many of them: past the caches when they are large together.
 void kv_copy(char* to, const char* from, u64 bytes, bool past_caches);
 void kv_copied();                                // after the last one
-constexpr u64 KV_PAST_CACHES = 4 * MIB;
+constexpr u64 KV_PAST_CACHES = 16 * MIB;
 
 }  // namespace osf

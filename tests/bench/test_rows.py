@@ -30,6 +30,7 @@ HOSTS = {
     "hosts.warm",
     "hosts.idle",
 }
+KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -50,6 +51,13 @@ def rows_of(out: Path, *command: str) -> dict[str, dict[str, Any]]:
 def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "space.py")
     assert rows.keys() >= SPACE
+    assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.serial
+def test_kv_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "kv.py")
+    assert rows.keys() >= KV
     assert all(row["value"] > 0 for row in rows.values())
 
 
