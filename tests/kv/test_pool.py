@@ -107,6 +107,7 @@ def test_tensors_of_types_that_only_torch_has(space: Space) -> None:
         hit.read(out)
         assert torch.equal(out, cache)
         assert torch.equal(hit.layer(1).torch(1), cache[1][:, 4:])
+        assert torch.equal(hit.layer(1).torch(-2), cache[1][:, :4])
         assert hit.layer(1)[1].dtype == np.uint16
 
 
@@ -194,6 +195,11 @@ def test_batches_and_background_puts(pool: KVPool) -> None:
     assert [len(hit) for hit in pool.match_many([tokens_of([1]), tokens_of([3])])] == [BLOCK, 0]
     assert pool.put_async(tokens_of([3]), cache_of([3])).result(10).stored == 1
     assert look(pool, [3]) == 1
+    with pool.match(tokens_of([3])) as hit:
+        outs = [np.empty(LAYOUT.layer_shape(BLOCK), np.int32) for _ in range(2)]
+        waits = [hit.read_layer_async(layer, outs[layer]) for layer in range(2)]
+        assert all(wait.result(10) is out for wait, out in zip(waits, outs, strict=True))
+    assert np.array_equal(np.stack(outs), cache_of([3]))
 
 
 def test_pinned_prompts_stay_whoever_puts(pool: KVPool) -> None:

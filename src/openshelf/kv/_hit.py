@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, overload
 
@@ -12,6 +13,7 @@ import numpy as np
 from openshelf import _core
 from openshelf.errors import BadInput, Closed, Mismatch
 from openshelf.kv import _memory
+from openshelf.kv._background import later
 from openshelf.kv._geometry import Geometry
 from openshelf.space._dtypes import element_type, to_torch, torch_module
 
@@ -38,12 +40,12 @@ class LayerBlocks(Sequence[View]):
     def __getitem__(self, index: int | slice) -> View | list[View]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        if at < 0:
-            raise IndexError(f"block {index} is out of range for a hit of {len(self)} blocks")
         geometry = self._geometry
-        view: View = self._native.view(geometry.view_code, geometry.layer_shape, at, self._offset)
+        view: View = self._native.view(geometry.view_code, geometry.layer_shape, self._at(index), self._offset)
         return view
+
+    def _at(self, index: int) -> int:
+        return _block(index, len(self._native))
 
     def __iter__(self) -> Iterator[View]:
         return (self[at] for at in range(len(self)))
@@ -51,7 +53,7 @@ class LayerBlocks(Sequence[View]):
     def torch(self, index: int) -> Any:
         """A block as a tensor. Torch knows no read-only memory: a store would change the block for everybody."""
         element, shape = element_type(self._geometry.layout.dtype), self._geometry.layer_shape
-        offset = self._native.offset(index, self._offset)
+        offset = self._native.offset(self._at(index), self._offset)
         flat = torch_module().frombuffer(
             self._native.writable(),
             dtype=to_torch(element.code, element.name),
@@ -91,10 +93,7 @@ class Hit:
     def block(self, index: int) -> View:
         """All layers of one block, as a read-only view: Layout.shape(block_tokens)."""
         held, geometry = self._held, self._geometry
-        at = index + len(held) if index < 0 else index
-        if not 0 <= at < len(held):
-            raise IndexError(f"block {index} is out of range for a hit of {len(held)} blocks")
-        view: View = held.view(geometry.view_code, geometry.block_shape, at, 0)
+        view: View = held.view(geometry.view_code, geometry.block_shape, _block(index, len(held)), 0)
         return view
 
     def layer(self, layer: int) -> LayerBlocks:
@@ -115,6 +114,10 @@ class Hit:
         addresses, _ = _memory.layer_pieces(layout, out, tokens, True, f"layer {layer} to read into")
         self._held.read(first, count, layer * layout.pieces, self._geometry.piece_bytes, addresses)
         return out
+
+    def read_layer_async(self, layer: int, out: Any, *, start: int = 0) -> Future[Any]:
+        """The same in the background, one after another: layers come while those before them are computed."""
+        return later("read", self.read_layer, layer, out, start=start)
 
     def read(self, out: Any = None, *, start: int = 0) -> Any:
         """Copies all layers into one array or CPU tensor, or into a list of one for every layer; as read_layer."""
@@ -169,3 +172,10 @@ class Hit:
         if first > self.blocks:
             raise BadInput(f"start={start} is beyond the hit, which has {self.length} tokens")
         return first
+
+
+def _block(index: int, blocks: int) -> int:
+    at = index + blocks if index < 0 else index
+    if not 0 <= at < blocks:
+        raise IndexError(f"block {index} is out of range for a hit of {blocks} blocks")
+    return at

@@ -8,13 +8,14 @@ what people see of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from openshelf import _core
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom
 from openshelf.kv import _memory
+from openshelf.kv._background import later
 from openshelf.kv._draft import Draft
 from openshelf.kv._geometry import Geometry
 from openshelf.kv._hit import Hit
@@ -67,7 +68,6 @@ class KVPool:
         self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
         self._native: _core.KVCore | None = _open(space, layout, block_tokens, name, capacity)
         self._geometry = Geometry(layout, block_tokens)
-        self._executor: ThreadPoolExecutor | None = None
         self._enter_tenant(tenant, salt, quota)
 
     def _enter_tenant(self, tenant: str, salt: bytes, quota: str | int | None) -> None:
@@ -82,7 +82,6 @@ class KVPool:
         """The same pool as another tenant has it. A `quota` given here holds from now on, for all processes."""
         other = object.__new__(KVPool)
         other.__dict__.update(self.__dict__)
-        other._executor = None
         other._enter_tenant(tenant, salt, quota)
         return other
 
@@ -143,9 +142,7 @@ class KVPool:
 
     def put_async(self, tokens: Any, kv: Any, *, start: int = 0, ttl: float | None = None) -> Future[Stored]:
         """A put in the background, one after another; the KV cache must not change until it is done."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="openshelf-kv")
-        return self._executor.submit(self.put, tokens, kv, start=start, ttl=ttl)
+        return later("put", self.put, tokens, kv, start=start, ttl=ttl)
 
     def draft(self, tokens: Any, *, ttl: float | None = None) -> Draft:
         """Room for the blocks that are not there yet, to be filled layer by layer: draft.put_layer()."""
@@ -197,10 +194,8 @@ class KVPool:
         return self._core.audit()
 
     def close(self) -> None:
-        """Forgets this handle, after background puts are done; a second call does nothing. Hits stay valid."""
-        if self._executor is not None:
-            self._executor.shutdown()
-        self._native = self._executor = None
+        """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail."""
+        self._native = None
 
     def __enter__(self) -> KVPool:
         return self
