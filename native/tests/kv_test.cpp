@@ -263,6 +263,68 @@ static void pool_outlives_everybody() {
     check_sound(*pool);
 }
 
+// One thing or another that a worker does; every byte it reads is compared.
+static void random_deed(const std::shared_ptr<KvPool>& pool, std::mt19937& random) {
+    std::string path = random() % 4 ? "" : "keep";
+    for (u64 length = path.size() + 1 + random() % 8; path.size() < length;) path.push_back(char('a' + random() % 3));
+    switch (random() % 8) {
+        case 0: case 1: case 2: put(pool, prompt(path), 0, random() % 4 ? 0 : wall_ns() + random() % 2'000'000); break;
+        case 3: evict(pool, prompt(path)); break;
+        case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
+        case 5: {
+            std::string key(1, char('a' + random() % 4)), value(BLOCK_BYTES * 2 + 9, key[0]);
+            KvHit hit(pool, ROOT, name(key));
+            std::string got(hit.nbytes, 0);
+            hit.read_value(got.data());
+            CHECK(hit.slots.empty() || got == value);
+            KvDraft draft(pool, ROOT, name(key), value.size(), 0, 0);
+            kv_put_value(draft, value.data());
+            break;
+        }
+        default: look(pool, prompt(path));
+    }
+}
+
+// Workers die at any moment, at full speed; a survivor holds "keep" and looks after every death.
+static void workers_are_killed_at_random(u32 slots, int kills, unsigned seed) {
+    context = "killed at random, " + std::to_string(slots) + " slots, seed " + std::to_string(seed);
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, slots);
+    put(pool, prompt("keep"));
+    KvHit held(pool, ROOT, prompt("keep"), true);
+    CHECK(held.slots.size() == 4);
+    std::mt19937 random(seed);
+    auto begin = [&] {
+        unsigned number = random();
+        return start([&, number] {
+            std::mt19937 own(number);
+            for (;;) random_deed(pool, own);
+        });
+    };
+    std::vector<pid_t> workers;
+    for (int number = 0; number < 3; number++) workers.push_back(begin());
+    for (int number = 0; number < kills; number++) {
+        usleep(random() % 3000);
+        pid_t& victim = workers[random() % workers.size()];
+        ::kill(victim, SIGKILL);
+        int status = finish(victim);
+        if (!killed(status)) failed(__FILE__, __LINE__, "a worker ended by itself");
+        CHECK(look(pool, prompt("keep")) == 4);
+        victim = begin();
+    }
+    for (pid_t worker : workers) {
+        ::kill(worker, SIGKILL);
+        finish(worker);
+    }
+    check_bytes(held, prompt("keep"));
+    check_sound(*pool);
+    CHECK(pool->stats().evicted_blocks > 100);
+    CHECK(put(pool, prompt(std::string(slots - 4, 'z'))).stored == slots - 4);  // the dead hold nothing
+    check_sound(*pool);
+    check_sound(*space, "the space");
+}
+
 static void threads_put_match_and_evict(u32 slots, int rounds) {
     context = "threads, " + std::to_string(slots) + " slots";
     Place place;
@@ -272,16 +334,7 @@ static void threads_put_match_and_evict(u32 slots, int rounds) {
     for (unsigned number = 0; number < 4; number++)
         threads.emplace_back([&, number] {
             std::mt19937 random(number);
-            for (int round = 0; round < rounds; round++) {
-                std::string path;
-                for (u64 length = 1 + random() % 8; path.size() < length;) path.push_back(char('a' + random() % 3));
-                switch (random() % 8) {
-                    case 0: case 1: case 2: put(pool, prompt(path), 0, random() % 4 ? 0 : wall_ns() + random() % 2'000'000); break;
-                    case 3: evict(pool, prompt(path)); break;
-                    case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
-                    default: look(pool, prompt(path));
-                }
-            }
+            for (int round = 0; round < rounds; round++) random_deed(pool, random);
         });
     for (std::thread& thread : threads) thread.join();
     check_sound(*pool);
@@ -346,6 +399,9 @@ int main() {
         std::printf("killed at every step: %ld kills\n", killed_at_every_step(false));
         std::printf("and in the recovery: %ld kills\n", killed_at_every_step(true));
         pool_outlives_everybody();
+        const int kills = std::getenv("OPENSHELF_SOAK") ? 20'000 : UNDER_ASAN ? 30 : 100;
+        workers_are_killed_at_random(14, kills, 1);
+        workers_are_killed_at_random(200, kills, 2);
     }
     return 0;
 }
