@@ -255,6 +255,7 @@ void Keeper::hear(int socket) {
                 process->socket = socket;
                 process->faults = std::exchange(fd, -1);
                 process->pid = note.pid;
+                process->place = u32(note.address);
                 node.attach(std::move(process));
                 directory = text;
                 return answer(socket, note.id, true);
@@ -321,18 +322,21 @@ Hello Keeper::hello_of(const Node& node) const {
 // In a thread of the listener.
 void Keeper::greet(std::unique_ptr<Wire>& wire, const Hello& hello) {
     std::shared_ptr<Proxies> proxies;
+    bool settled = false;
     {
         std::lock_guard guard(mutex_);
         for (auto& [directory, opened] : spaces_) {
             if (opened->node->name() != hello.space) continue;
             Cluster{opened->node->base(), opened->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
             proxies = opened->proxies;
+            settled = opened->node->settled();
         }
     }
     if (!proxies) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
     if (hello.head.role == role_process) return serve_process(*proxies, wire, hello);
     if (hello.head.role != role_keeper || hello.head.host <= options_.self)
         throw Error(Code::bad_input, "host " + std::to_string(hello.head.host) + " has no reason to call as role " + std::to_string(hello.head.role));
+    if (!settled) throw Error(Code::host_lost, "host " + options_.hosts[options_.self] + " is starting");
     wire->send(frame_welcome, 0);
     hand_over({hello.space, hello.head.host, std::move(wire)});
 }
@@ -343,8 +347,8 @@ void Keeper::dial(Opened& opened, u32 host) {
     std::string said;
     auto pause = [&](int steps) { for (; steps && !opened.stop; steps--) std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
     while (!opened.stop) {
-        if (node.connected(host)) {
-            pause(2);
+        if (node.connected(host) || !node.settled()) {
+            pause(1);
             continue;
         }
         try {
