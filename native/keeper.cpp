@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -52,7 +53,7 @@ private:
     };
     struct Handed { std::string space; u32 host; std::unique_ptr<Wire> wire; };
 
-    void say(const std::string& text) { std::fprintf(stderr, "keeper %s: %s\n", options_.hosts[options_.self].c_str(), text.c_str()); }
+    void say(const std::string& text) const;
     void take_place();
     void open_all();
     Opened& open(const std::string& directory, u32 unit);
@@ -95,6 +96,15 @@ Keeper::~Keeper() {
     for (auto& [socket, directory] : sockets_) close(socket);
     for (int fd : {epoll_, local_, event_, signals_, lock_})
         if (fd >= 0) close(fd);
+}
+
+void Keeper::say(const std::string& text) const {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    tm day{};
+    gmtime_r(&now.tv_sec, &day);
+    std::fprintf(stderr, "%02d:%02d:%02d.%03ld keeper %s: %s\n", day.tm_hour, day.tm_min, day.tm_sec, now.tv_nsec / 1'000'000,
+                 options_.hosts[options_.self].c_str(), text.c_str());
 }
 
 void Keeper::take_place() {

@@ -24,6 +24,7 @@
 namespace osf {
 
 constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LOST_NS = 2700 * MILLI;
+constexpr u64 START_NS = 1500 * MILLI;     // that a new keeper waits for a host which was silent before
 constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
 
 enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
@@ -53,7 +54,7 @@ struct Link {                              // to another host's keeper
     bool suspended = false;                // the lease has ended, and nothing that was borrowed is in use
     bool writing = false;                  // epoll is told to say when there is room
     bool faults = true;
-    u64 heard_ns = 0, adopted_ns = 0, pinged_ns = 0;
+    u64 adopted_ns = 0, pinged_ns = 0;
     u64 round_trip_ns = 0;
     u64 misses = 0, recalls = 0, invalidations = 0, bytes_in = 0, bytes_out = 0;
 };
@@ -169,6 +170,7 @@ private:
     u64 started_ns_;
     std::vector<std::tuple<int, u64, u64, u64, bool>> early_;   // prefetches, until it is settled
     std::atomic<bool> settled_{false};
+    u32 awaited_ = ~0u;                    // the place last complained of
     u64 suspend_until_ns_ = ~u64(0);
     std::atomic<u32> connected_{0};
     u32 broken_ = 0;                       // links that failed while sending

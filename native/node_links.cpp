@@ -13,7 +13,8 @@ void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
     Link& link = links_[host];
     link.wire = std::move(wire);
     connected_ |= 1u << host;
-    link.heard_ns = link.adopted_ns = now_ns();
+    link.adopted_ns = now_ns();
+    store(segments_.head().heard[host], link.adopted_ns);
     const UnitsHead& head = segments_.head();
     Sync sync{head.incarnation, head.given[host], head.unit[self_], links_[self_].faults};
     link.writing = true;
@@ -86,7 +87,7 @@ void Node::frames_of(u32 host) {
     try {
         want_output(link, !link.wire->flush());
         for (int rounds = 0; rounds < 16 && link.wire->fill(); rounds++) {
-            link.heard_ns = now_ns();
+            store(segments_.head().heard[host], now_ns());
             while (const FrameHead* peeked = link.wire->peek()) {
                 const FrameHead head = *peeked;
                 payload_.resize(head.bytes);
@@ -188,7 +189,8 @@ bool Node::tick(u64 now) {
         if (link.wire && now - link.pinged_ns > BEAT_NS) ping(host, now);
         if (link.wire && now - std::max(link.adopted_ns, segments_.head().leased[host]) > LEASE_NS) drop_link(host, "no answer");
         if (!link.suspended && now - segments_.head().leased[host] > LEASE_NS) end_lease(host);
-        if (!coherence_.is_lost(host) && now - std::max(link.heard_ns, started_ns_) > LOST_NS) give_up(host);
+        const u64 heard = segments_.head().heard[host];
+        if (!coherence_.is_lost(host) && now - (heard ? heard : started_ns_) > LOST_NS && now - started_ns_ > START_NS) give_up(host);
     }
     return !waiting_.empty();
 }

@@ -33,6 +33,7 @@ struct UnitsHead {
     u64 taken[MAX_HOSTS];       // the session under which this host borrows from that one
     u32 unit[MAX_HOSTS];        // bytes; 0: not known yet
     u64 leased[MAX_HOSTS];      // CLOCK_MONOTONIC: what is borrowed from that host may be used for LEASE from then on
+    u64 heard[MAX_HOSTS];       // likewise: when something last came from it
 };
 static_assert(sizeof(UnitsHead) <= PAGE);
 
