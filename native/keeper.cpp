@@ -35,7 +35,7 @@ u64 hosts_hash(const std::vector<std::string>& hosts) {
     return hash_bytes(all.data(), all.size(), hosts.size());
 }
 
-constexpr u64 SPIN_NS = 60 * MICRO;  // after something happened, before the agent sleeps
+constexpr u64 SPIN_NS = 200 * MICRO;  // after something happened, before the agent sleeps
 constexpr int SLEEP_MS = 50;
 
 class Keeper {
