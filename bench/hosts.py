@@ -161,8 +161,8 @@ def scatter(bench: Bench) -> None:
         single = bench.b.call("scattered", "large", 256, 1, seed)
         batch = bench.b.call("scattered", "large", 1024, 64, seed)
         if seed:
-            one.append([1 / single])
-            many.append([1 / batch])
+            one.append(single)
+            many.append(batch)
     rates = f"{1 / typical(many):,.0f}/s against {1 / typical(one):,.0f}/s"
     ratio = typical(one) / typical(many)
     bench.add(

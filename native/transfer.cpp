@@ -1,6 +1,7 @@
 #include "transfer.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -186,8 +187,10 @@ void Transfers::finish(std::shared_ptr<Transfer> transfer, std::exception_ptr er
 void Transfers::nap(bool sending) {
     Wire& wire = *connection_->wire;
     const u64 start = now_ns();
-    while (lucky_ && now_ns() - start < SPIN_NS)
+    while (lucky_ && now_ns() - start < SPIN_NS) {
         if (wire.fill()) return;
+        sched_yield();                             // whom we wait for may be waiting for this very processor
+    }
     pollfd ready[] = {{wire.fd(), short(POLLIN | (sending ? POLLOUT : 0)), 0}, {poke_, POLLIN, 0}};
     ::poll(ready, 2, 100);
     eventfd_t count;

@@ -186,7 +186,9 @@ class Cluster:
 
     def keeper_texts(self) -> str:
         """The last lines of the keepers' logs, in the order of time."""
-        logs = [log.read_text(errors="replace").splitlines()[-60:] for log in self.directory.glob("host-*/keeper@*.log")]
+        logs = [
+            log.read_text(errors="replace").splitlines()[-60:] for log in self.directory.glob("host-*/keeper@*.log")
+        ]
         return "\n".join(sorted(line for lines in logs for line in lines if re.match(r"\d\d:", line)))
 
     def close(self) -> None:
