@@ -173,9 +173,8 @@ class Storm:
                     self.settle()
             self.finish()
         except BaseException as error:
-            error.add_note(
-                f"after {dict(self.done)}, {self.touched} touches of lost bytes, at {time.strftime('%T', time.gmtime())}"
-            )
+            now = time.strftime("%T", time.gmtime())
+            error.add_note(f"at {now}, after {dict(self.done)}, {self.touched} touches of lost bytes")
             error.add_note(self.cluster.keeper_texts())
             raise
 
