@@ -58,8 +58,8 @@ def spread(runs: Runs) -> float:
 
 
 def thirds(over: Runs, under: Runs) -> list[float]:
-    """The ratio in each third of the rounds. The machine has slow spells, which do not hit both sides alike: a figure is
-    the best third, and all three are printed."""
+    """The ratio in each third of the rounds. The machine has slow spells, which do not hit both sides alike: a figure
+    is the best third, and all three are printed."""
     size = max(1, len(over) // 3)
     starts = range(0, size * min(3, len(over)), size)
     return [typical(over[at : at + size]) / typical(under[at : at + size]) for at in starts]
