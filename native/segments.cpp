@@ -150,7 +150,11 @@ void Segments::restore(u64 unit) {
 
 void Segments::drop_shadow(u64 unit) {
     u64 size = unit_bytes(self_);
-    punch_file(shadow_, unit * size, size);
+    dropped_.push_back(unit);
+    if (dropped_.size() * size <= KEPT_SHADOWS) return;
+    unit = dropped_.front();
+    dropped_.pop_front();
+    if (home_state(word(self_, unit)) != lent) punch_file(shadow_, unit * size, size);
 }
 
 bool Segments::take_slot(u32 home, u64 unit, u32& slot) {

@@ -10,6 +10,7 @@
 // All sparse. A segment begins at `base + host * reserve + data_at`; offset 0 of a file is that address.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace osf {
 constexpr u64 UNITS_MAGIC = 0x3273'7469'6e75'736full;   // "osunits2"
 constexpr u64 WORDS = 1 << 25;                          // of one host: 128 GiB of the smallest unit
 constexpr u32 SLOTS = 1 << 16, KEPT_SLOTS = 128;         // the first keep their memory when they are free
+constexpr u64 KEPT_SHADOWS = 16 * MIB;                  // of units that are here again
 constexpr u32 PLACES = 4096;
 constexpr u64 MICRO = 1'000, MILLI = 1'000'000, LEASE_NS = 1900 * MILLI;
 constexpr u64 SUSPEND_NS = 500 * MILLI;                 // at most, for keeping what was written when a lease has ended
@@ -61,7 +63,7 @@ public:
     void provide(u64 unit);                   // memory for an own unit that was never touched
     void save(u64 unit);
     void restore(u64 unit);
-    void drop_shadow(u64 unit);
+    void drop_shadow(u64 unit);               // soon: of units that are often lent the memory is kept
     bool take_slot(u32 home, u64 unit, u32& slot);
     void free_slot(u32 slot);
     void tidy(u32 home);
@@ -87,6 +89,7 @@ private:
     const char *shadow_bytes_ = nullptr, *escrow_bytes_ = nullptr;
     char* map_ = nullptr;
     std::vector<bool> committed_;             // pages of the words
+    std::deque<u64> dropped_;                 // shadows that still have their memory
     std::vector<u32> free_slots_;             // the next to take is the last
 };
 
