@@ -45,7 +45,7 @@ class Plan:
 
 
 FULL = Plan(rounds=40, get_rounds=20, warm_units=4096, warm_pairs=15, idle_s=10.0, peer_rounds=10)
-QUICK = Plan(rounds=12, get_rounds=6, warm_units=1024, warm_pairs=9, idle_s=2.0, peer_rounds=3)
+QUICK = Plan(rounds=9, get_rounds=3, warm_units=1024, warm_pairs=6, idle_s=1.5, peer_rounds=2)
 
 
 def typical(runs: Runs) -> float:
