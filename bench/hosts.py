@@ -45,7 +45,7 @@ class Plan:
 
 
 FULL = Plan(rounds=40, get_rounds=20, warm_units=4096, warm_pairs=15, idle_s=10.0, peer_rounds=10)
-QUICK = Plan(rounds=9, get_rounds=3, warm_units=1024, warm_pairs=6, idle_s=1.5, peer_rounds=2)
+QUICK = Plan(rounds=9, get_rounds=3, warm_units=1024, warm_pairs=6, idle_s=2.0, peer_rounds=2)
 
 
 def typical(runs: Runs) -> float:
@@ -233,7 +233,7 @@ def beside_peers(bench: Bench, home: Path) -> None:
     cases = [case for case in PEER_CASES if with_faults or not case[0].startswith("load")]
     ours: dict[str, Runs] = {id: [] for id, *_ in cases}
     theirs: dict[tuple[str, int], Runs] = {}
-    with peers(bench.two, home, (UNIT, LARGE)) as (present, absent):
+    with peers(bench.two, home, (UNIT, LARGE), bench.plan is QUICK) as (present, absent):
         for seed in track(range(bench.plan.peer_rounds), f"peers{bench.suffix}"):
             for id, _, nbytes, count in cases:
                 if id.startswith("load"):
