@@ -40,6 +40,8 @@
 //   get           (address, bytes)...                                  parts only: the bytes of each range
 //   write         (address, bytes)...; parts: the bytes of each range  -
 //   owners        address, u64 bytes                                   text
+//   inherit       u8[16] uuid, u64 count; parts: pins of that process  parts: the u32 index of each, held from now on by the caller,
+//                                                                      a child of it, by the same number; then the reply, empty
 //
 // A part holds at most BULK bytes and never of two ranges, so that both sides know where each one goes before they open it.
 // While a call is worked on for long, its server says frame_alive now and then; a caller that hears nothing gives up.
@@ -65,7 +67,7 @@ enum CallFrame : u16 {
 enum class Call : u16 {
     make, put, find, at, look, publish, name, release, claim, contains, remove, rename, list, grow, collect, audit, stats,
     atomic, wait_word, wake_word, lock_take, lock_drop, lock_owned, barrier_init, barrier_facts, barrier_wait, barrier_reset,
-    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, count,
+    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, inherit, count,
 };
 
 enum class Verb : u8 { load, store, add, exchange, cas };

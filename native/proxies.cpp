@@ -80,6 +80,25 @@ void Proxy::claim(const std::vector<std::pair<u64, Held>>& wanted) {
     for (const Held& held : rest) space->release(held);
 }
 
+// Each pin is taken as `at` takes one: a copied word would be seen too late by somebody who is just looking at all pins.
+std::vector<u32> Proxy::inherit(Proxy& from, const std::vector<u64>& numbers) {
+    std::scoped_lock both(mutex_, from.mutex_);  // nothing is let go of meanwhile
+    std::vector<u32> indices;
+    for (u64 number : numbers) {
+        auto found = from.pins_.find(number);
+        if (found == from.pins_.end() || found->second.released)
+            throw Error(Code::bad_input, "the process does not hold what its child is to inherit: number " + std::to_string(number));
+        const Held held = space->at(u64(from.space->bytes(found->second.held)));
+        if (held.record != found->second.held.record || !pins_.try_emplace(number, Entry{held}).second) {
+            space->release(held);
+            throw Error(Code::bad_input, "a child cannot inherit the number " + std::to_string(number));
+        }
+        space->hand_out(held);
+        indices.push_back(held.pin);
+    }
+    return indices;
+}
+
 Proxies::Proxies(Served served)
     : served_(std::move(served)), clear_at_(now_ns() + GRACE_MS * MS), ticker_([this] { tick(); }) {}
 
@@ -115,6 +134,13 @@ std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& li
     lines_.insert(&line);
     changed_.notify_all();
     return place.proxy;
+}
+
+std::shared_ptr<Proxy> Proxies::of(const Uuid& uuid) {
+    std::lock_guard guard(mutex_);
+    auto found = places_.find(uuid);
+    if (found == places_.end() || found->second.leaving) throw Error(Code::bad_input, "the process is not known here");
+    return found->second.proxy;
 }
 
 void Proxies::leave(const Uuid& uuid, Line& line, bool bye) {

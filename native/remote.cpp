@@ -2,40 +2,15 @@
 #include "remote.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <set>
 
 namespace osf {
 
 constexpr int DIAL_MS = 2000;
 constexpr size_t IDLE_MOST = 8;
 constexpr u64 MS = 1'000'000;
-
-// Guards what fork handlers close. Never destroyed: connections may outlive static objects.
-static struct Inherited {
-    std::mutex mutex;
-    std::set<int> fds;
-    std::atomic<u64> forks{1};
-}& inherited = *new Inherited;
-
-void close_in_children(int fd, bool add) {
-    static int once = pthread_atfork([] { inherited.mutex.lock(); }, [] { inherited.mutex.unlock(); }, [] {
-        for (int open : inherited.fds) ::close(open);
-        inherited.fds.clear();
-        inherited.forks++;
-        inherited.mutex.unlock();
-    });
-    (void)once;
-    std::lock_guard guard(inherited.mutex);
-    if (add) inherited.fds.insert(fd);
-    else inherited.fds.erase(fd);
-}
-
-u64 forks() { return inherited.forks.load(std::memory_order_relaxed); }
 
 void throw_error(In in) {
     u32 code = in.get<u32>();
@@ -72,13 +47,17 @@ Connection::Connection(const Peer& peer, const Uuid& uuid) {
 }
 
 Connection::~Connection() {
-    ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
+    if (!shared) ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
     close_in_children(wire->fd(), false);
 }
 
-Remote::Remote(Peer peer) : peer_(std::move(peer)) {}
+Remote::Remote(Peer peer) : peer_(std::move(peer)) {
+    handle_forks();
+    know(true);
+}
 
 Remote::~Remote() {
+    know(false);
     close();
     Line* own = line_.load();
     if (own && own->fork == forks()) delete own;
@@ -92,17 +71,22 @@ void Remote::check_usable() const {
     if (closed_) throw Error(Code::closed, "the space '" + peer_.hello.space + "' was closed by this process");
 }
 
+std::unique_ptr<Remote::Line> Remote::new_line() {
+    auto fresh = std::make_unique<Line>();
+    fresh->fork = forks();
+    if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
+    auto holding = [raw = fresh.get()] {
+        std::lock_guard guard(raw->mutex);
+        return !raw->pins.empty();
+    };
+    fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, peer_.label());
+    return fresh;
+}
+
 Remote::Line& Remote::line() {
     Line* present = line_.load();
     while (!present || present->fork != forks()) {
-        auto fresh = std::make_unique<Line>();
-        fresh->fork = forks();
-        if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
-        auto holding = [raw = fresh.get()] {
-            std::lock_guard guard(raw->mutex);
-            return !raw->pins.empty();
-        };
-        fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, peer_.label());
+        auto fresh = new_line();
         if (line_.compare_exchange_strong(present, fresh.get())) present = fresh.release();
     }
     return *present;
@@ -165,6 +149,11 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
         std::span<const u64> some = std::span(releases).subspan(at, std::min<size_t>(RANGES_MAX, releases.size() - at));
         wire.queue(u16(frame_call + u16(Call::release)), 0, {reinterpret_cast<const char*>(some.data()), some.size_bytes()});
     }
+    send(connection, ask);
+}
+
+void Remote::send(Connection& connection, const Ask& ask) {
+    Wire& wire = *connection.wire;
     const u64 id = connection.next_id++;
     wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
     u64 heard = now_ns();
@@ -288,13 +277,16 @@ void Remote::close() {
 
 // Does not wait for anything: it is called wherever Python lets go of an array.
 void Remote::release(const RemoteArray& array) noexcept {
-    if (array.fork != forks() || closed_) return;
+    Line* present = line_.load();
+    if (!present || present->fork != forks() || closed_) return;
     try {
-        Line& own = line();
+        Line& own = *present;
         std::unique_ptr<Connection> connection;
         {
             std::lock_guard guard(own.mutex);
-            own.pins.erase(array.number);
+            auto held = own.pins.find(array.number);
+            if (held == own.pins.end() || held->second.record != array.record) return;  // its parent's, and not inherited
+            own.pins.erase(held);
             if (own.idle.empty()) {
                 own.releases.push_back(array.number);
                 return;

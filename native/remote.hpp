@@ -4,8 +4,7 @@
 // flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer is lost: HostLost. So is what it
 // held for us if it comes back as another incarnation, or has given up our place in the meantime; new calls work then.
 //
-// After fork the child has a line of its own: no connection, another uuid. Its pins are its parent's numbers, so each is taken
-// anew by its address when it is first used; until then the parent has to hold it.
+// After fork the child has a line of its own, with a uuid of its own and its parent's pins by the same numbers (remote_fork.cpp).
 #pragma once
 
 #include <functional>
@@ -24,6 +23,7 @@ namespace osf {
 struct Peer {
     std::string host;
     u16 port = 0;
+    u32 number = 0;          // among the hosts
     Key key{};
     Hello hello;             // without the uuid of the process
     std::string label() const { return host + ":" + std::to_string(port); }
@@ -35,6 +35,7 @@ struct Connection {
     WelcomeHead welcome;
     u64 next_id = 1;
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
+    bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
     Connection(const Peer& peer, const Uuid& uuid);
     ~Connection();
     Connection(const Connection&) = delete;
@@ -86,6 +87,7 @@ public:
     bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
     std::atomic<bool> mapped{false};                // its addresses may be touched in this process
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
+    const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
     RemoteArray make(const Spec& spec, bool zero);
     RemoteArray put(const Spec& spec, std::span<const char> bytes, bool replace);
@@ -140,7 +142,6 @@ private:
         std::vector<u64> releases;                              // to be told with the next call
         struct Kept { u64 incarnation, record; u32 member, pin; };
         std::unordered_map<u64, Kept> pins;                     // by number
-        std::atomic<u64> next_number{1};
         std::unique_ptr<Transfers> transfers;                   // last, so that it ends first: its thread uses the rest
     };
     struct Ask {
@@ -160,24 +161,45 @@ private:
         WelcomeHead welcome;
         u64 number = 0;                                         // of the pin that was made
     };
+    struct Heir {                                               // a child that is being forked
+        Uuid uuid{};
+        std::unique_ptr<Connection> connection;                 // none: the host could not be asked, and why
+        std::unordered_map<u64, Line::Kept> pins;
+        std::string why;
+    };
     Line& line();
+    std::unique_ptr<Line> new_line();
     std::unique_ptr<Connection> dial(Line& line);
     std::unique_ptr<Connection> take(Line& line, bool fresh);
     void give_back(Line& line, std::unique_ptr<Connection> connection);
     void drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin = 0);
     void begin(Line& line, Connection& connection, const Ask& ask);
+    void send(Connection& connection, const Ask& ask);
     Answer finish(Connection& connection, const Ask& ask);
     Answer call(Ask ask);
     RemoteArray keep(const Answer& answer, In& in);
     u64 number_of(RemoteArray& array);
-    u64 new_number() { return line().next_number++; }
+    u64 new_number() { return next_number_++; }
     Ask ask(Call call, bool again = false) const;
     Ask about(Call call, RemoteArray& array, bool again = false);
     [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
 
+    static void handle_forks();
+    void know(bool here);                                       // whether fork handlers look at it
+    void fork_prepare(u64 give_up_at);
+    void fork_parent();
+    void fork_child();
+    void announce(Heir& heir);
+    void bequeath(Line& line, const WelcomeHead& here, Heir& heir);
+    void forbid();
+
     const Peer peer_;
     std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held
+    std::atomic<u64> next_number_{1};                           // never used twice, not by children either
     std::atomic<bool> closed_{false};
+    Line* forking_ = nullptr;                                   // locked while this process is forked
+    std::unique_ptr<Heir> heir_;
+    std::string left_behind_;
 };
 
 }  // namespace osf

@@ -19,24 +19,22 @@ Remote::Ask Remote::about(Call call, RemoteArray& array, bool again) {
     return result;
 }
 
-// A child of the process that took the pin takes its own. What says which pin it is changes then, and `fork` last: other threads of the
-// child may look at it.
+// A child holds what its parent held by the same number, at a place of its own. What says which changes when it is first asked for,
+// and `fork` last: other threads of the child may look at it.
 u64 Remote::number_of(RemoteArray& array) {
     std::atomic_ref<u64> fork(array.fork);
     if (fork.load(std::memory_order_acquire) == forks()) return array.number;
-    static std::mutex& mutex = *new std::mutex;  // taken in children only: no fork leaves it locked in a first process
-    std::lock_guard guard(mutex);
-    if (fork.load(std::memory_order_acquire) == forks()) return array.number;
-    RemoteArray again = at(array.address);
-    if (again.record != array.record || again.nbytes != array.nbytes || again.address != array.address) {
-        release(again);
-        throw Error(Code::closed, "the array was freed after this process was forked from the one that held it; find it again");
+    Line& own = line();
+    std::lock_guard guard(own.mutex);
+    auto held = own.pins.find(array.number);
+    if (held == own.pins.end() || held->second.record != array.record) {
+        const std::string why = left_behind_.empty() ? "the host " + peer_.label() + " was lost before this process was forked" : left_behind_;
+        throw HostLost(peer_.label(), why + "; find the array again", array.address, array.nbytes);
     }
-    array.number = again.number;
-    array.incarnation = again.incarnation;
-    array.member = again.member;
-    array.pin = again.pin;
-    fork.store(again.fork, std::memory_order_release);
+    array.incarnation = held->second.incarnation;
+    array.member = held->second.member;
+    array.pin = held->second.pin;
+    fork.store(forks(), std::memory_order_release);
     return array.number;
 }
 

@@ -53,6 +53,8 @@ public:
     void release(u64 number) noexcept;
     void claim(const std::vector<std::pair<u64, Held>>& wanted);
     bool inherited() const { return inherited_; }
+    // Holds what another process holds, by the same numbers; the pins' indices. Throws bad_input if that one does not hold all of it.
+    std::vector<u32> inherit(Proxy& from, const std::vector<u64>& numbers);
 
     const std::shared_ptr<Space> space;
 
@@ -90,6 +92,7 @@ public:
 
     std::shared_ptr<Proxy> enter(const Uuid& uuid, bool read_only, Line& line);
     void leave(const Uuid& uuid, Line& line, bool bye);
+    std::shared_ptr<Proxy> of(const Uuid& uuid); // throws bad_input
 
 private:
     struct Place {

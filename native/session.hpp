@@ -45,6 +45,7 @@ private:
     void audit(In& in);
     void stats(In& in);
     void owners(In& in);
+    void inherit(In& in);
     void give(u64 number, const Held& held, Out out = {});
     Spec spec(In& in) const;
 

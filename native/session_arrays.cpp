@@ -202,4 +202,24 @@ void Session::owners(In& in) {
     reply(Out().text(proxies_.served().owners(range.address, range.bytes)));
 }
 
+void Session::inherit(In& in) {
+    const Uuid parent = in.get<Uuid>();
+    const u64 count = in.get<u64>();
+    in.end();
+    if (count > PINS_BYTES / 8) {
+        gone_ = true;
+        throw Error(Code::bad_input, "nobody holds " + std::to_string(count) + " arrays");
+    }
+    std::vector<u64> numbers(count);
+    receive(reinterpret_cast<char*>(numbers.data()), 8 * count);
+    const std::vector<u32> indices = proxy_->inherit(*proxies_.of(parent), numbers);
+    answered_ = true;
+    for (size_t at = 0; at < count; at += BULK / 8) {
+        const size_t some = std::min<size_t>(BULK / 8, count - at);
+        std::lock_guard guard(line_.sending);
+        wire_.send(frame_part, id_, {reinterpret_cast<const char*>(indices.data() + at), 4 * some});
+    }
+    reply();
+}
+
 }  // namespace osf
