@@ -96,7 +96,7 @@ public:
     }
     std::span<const char> span() const { return bytes_; }
     size_t size() const { return bytes_.size(); }
-    void set_first(u64 value) { std::memcpy(bytes_.data(), &value, sizeof value); }
+    void set(size_t at, u64 value) { std::memcpy(bytes_.data() + at, &value, sizeof value); }
     void clear() { bytes_.clear(); }
 
 private:

@@ -8,7 +8,7 @@
 
 namespace osf {
 
-constexpr int DIAL_MS = 2000;
+constexpr useconds_t RETRY_US = 20'000;
 constexpr size_t IDLE_MOST = 8;
 constexpr u64 MS = 1'000'000;
 
@@ -20,16 +20,16 @@ void throw_error(In in) {
     throw Error(code <= u32(Code::os) ? Code(code) : Code::os, message);
 }
 
-Connection::Connection(const Peer& peer, const Uuid& uuid) {
+Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) {
     const u64 start = now_ns();
-    wire = Wire::connect(peer.host, peer.port, peer.key, DIAL_MS);
+    wire = Wire::connect(peer.host, peer.port, peer.key, budget_ms);
     close_in_children(wire->fd(), true);
     try {
         wire->lost_after(3000);
         Hello hello = peer.hello;
         std::copy(uuid.begin(), uuid.end(), hello.head.process);
         wire->send(frame_hello, 0, hello.encode());
-        const FrameHead* head = wire->wait(std::max<long>(0, SILENCE_MS * long(MS) - long(now_ns() - start)));
+        const FrameHead* head = wire->wait(std::max<long>(0, (budget_ms + 500) * long(MS) - long(now_ns() - start)));
         if (!head) throw HostLost(peer.label(), "it does not answer the hello");
         const u16 type = head->type;
         std::string payload = wire->open();
@@ -79,7 +79,7 @@ std::unique_ptr<Remote::Line> Remote::new_line() {
         std::lock_guard guard(raw->mutex);
         return !raw->pins.empty();
     };
-    fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, peer_.label());
+    fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, reach_, peer_.label());
     return fresh;
 }
 
@@ -94,22 +94,32 @@ Remote::Line& Remote::line() {
 
 std::unique_ptr<Connection> Remote::dial(Line& line) {
     check_usable();
-    auto connection = std::make_unique<Connection>(peer_, line.uuid);
-    if (!(connection->welcome.flags & welcome_tell_pins)) return connection;
+    const u64 start = now_ns();
+    try {
+        auto connection = std::make_unique<Connection>(peer_, line.uuid, reach_.budget_ms());
+        if (connection->welcome.flags & welcome_tell_pins) claim(line, *connection);
+        reach_.good(now_ns() - start);
+        return connection;
+    } catch (const HostLost&) {
+        reach_.failed(start);
+        throw;
+    }
+}
+
+void Remote::claim(Line& line, Connection& connection) {
     Ask claim = ask(Call::claim);
     {
         std::lock_guard guard(line.mutex);
         for (const auto& [number, kept] : line.pins)
-            if (kept.incarnation == connection->welcome.incarnation && kept.member == connection->welcome.member)
+            if (kept.incarnation == connection.welcome.incarnation && kept.member == connection.welcome.member)
                 claim.out.add(number).add(kept.pin).add(kept.record);
     }
-    begin(line, *connection, claim);
-    Answer answer = finish(*connection, claim);
+    begin(line, connection, claim);
+    Answer answer = finish(connection, claim);
     if (!answer.good) throw_error(In(answer.payload));
-    return connection;
 }
 
-std::unique_ptr<Connection> Remote::take(Line& line, bool fresh) {
+std::unique_ptr<Connection> Remote::take(Line& line, bool fresh, bool patient) {
     while (!fresh) {
         std::unique_ptr<Connection> connection;
         {
@@ -118,12 +128,19 @@ std::unique_ptr<Connection> Remote::take(Line& line, bool fresh) {
             connection = std::move(line.idle.back());
             line.idle.pop_back();
         }
-        // It has nothing to say to us, unless that it is at its end.
+        // It has nothing to say to us, unless that it is at its end. Those of a host that fell silent are as silent.
         pollfd state{connection->wire->fd(), POLLIN | POLLRDHUP, 0};
-        if (::poll(&state, 1, 0) == 0) return connection;
+        if (!reach_.lost() && ::poll(&state, 1, 0) == 0) return connection;
         drop(line, std::move(connection));
     }
-    return dial(line);
+    for (;;) {
+        try {
+            return dial(line);
+        } catch (const HostLost&) {
+            if (!patient || reach_.lost()) throw;
+        }
+        ::usleep(RETRY_US);
+    }
 }
 
 void Remote::give_back(Line& line, std::unique_ptr<Connection> connection) {
@@ -156,7 +173,7 @@ void Remote::send(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
     const u64 id = connection.next_id++;
     wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
-    u64 heard = now_ns();
+    u64& heard = connection.heard = now_ns();
     for (u64 done = 0;;) {
         size_t before = wire.queued();
         if (wire.flush() && done == ask.parts.size()) return;
@@ -176,7 +193,8 @@ void Remote::send(Connection& connection, const Ask& ask) {
 Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
     const u64 id = connection.next_id - 1;
-    u64 heard = now_ns(), asked = heard;
+    u64& heard = connection.heard;
+    u64 asked = now_ns();
     bool cancelled = false;
     for (;;) {
         const FrameHead* head = wire.wait(100 * MS);
@@ -213,12 +231,13 @@ Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
 
 Remote::Answer Remote::call(Ask ask) {
     Line& own = line();
-    for (int attempt = 0;; attempt++) {
+    const u64 start = now_ns();
+    u64 broke = 0;                                 // when it first did
+    for (;;) {
         std::unique_ptr<Connection> connection;
-        u64 start = now_ns();
         try {
             check_usable();
-            connection = take(own, attempt > 0);
+            connection = take(own, broke != 0);
         } catch (const HostLost& error) {
             lost(error.what(), ask);
         }
@@ -231,14 +250,17 @@ Remote::Answer Remote::call(Ask ask) {
         Answer answer;
         try {
             begin(own, *connection, ask);
-            start = now_ns();
             answer = finish(*connection, ask);
         } catch (const Error& error) {
-            const bool silent = now_ns() - start > SILENCE_MS * MS && !ask.interrupted;
+            const u64 now = now_ns(), heard = connection->heard;
             drop(own, std::move(connection), ask.new_pin);
             if (error.code != Code::host_lost) throw;
-            if (!ask.again || attempt || silent) lost(error.what(), ask);
-            if (ask.new_pin) ask.out.set_first(ask.new_pin = new_number());
+            if (!broke) broke = now;
+            const bool silent = now - heard > SILENCE_MS * MS;
+            if (silent) reach_.failed(heard);
+            if (!ask.again || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
+            if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());
+            if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, std::max(0l, ask.timeout_ns - long(now - start)));
             continue;
         }
         give_back(own, std::move(connection));

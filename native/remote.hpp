@@ -1,8 +1,9 @@
 // Another host as one process of this one calls it (calls.hpp): one Remote per process and other host.
 //
 // A blocking call takes an idle connection or opens one. Gets and writes of bytes by address share one more, on which many are in
-// flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer is lost: HostLost. So is what it
-// held for us if it comes back as another incarnation, or has given up our place in the meantime; new calls work then.
+// flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer, or cannot be reached for so long (reach.hpp), is
+// lost: HostLost. So is what it held for us if it comes back as another incarnation, or has given up our place in the
+// meantime; new calls work then. A call whose connection broke is made again if it is harmless to do it twice.
 //
 // After fork the child has a line of its own, with a uuid of its own and its parent's pins by the same numbers (remote_fork.cpp).
 #pragma once
@@ -14,6 +15,7 @@
 
 #include "calls.hpp"
 #include "hello.hpp"
+#include "reach.hpp"
 #include "space.hpp"
 #include "transfer.hpp"
 #include "wire.hpp"
@@ -35,8 +37,9 @@ struct Connection {
     WelcomeHead welcome;
     u64 next_id = 1;
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
+    u64 heard = 0;              // when something came last, or a call was made
     bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
-    Connection(const Peer& peer, const Uuid& uuid);
+    Connection(const Peer& peer, const Uuid& uuid, int budget_ms);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -154,6 +157,8 @@ private:
         std::function<void(In)> page;                           // for each part of the reply
         Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
         u64 address = 0, bytes = 0;                             // what it is about, for errors
+        size_t timeout_at = 0;                                  // where `out` says how long to wait; 0: nowhere
+        long timeout_ns = -1;
     };
     struct Answer {
         bool good = false;
@@ -170,7 +175,8 @@ private:
     Line& line();
     std::unique_ptr<Line> new_line();
     std::unique_ptr<Connection> dial(Line& line);
-    std::unique_ptr<Connection> take(Line& line, bool fresh);
+    void claim(Line& line, Connection& connection);
+    std::unique_ptr<Connection> take(Line& line, bool fresh, bool patient = true);
     void give_back(Line& line, std::unique_ptr<Connection> connection);
     void drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin = 0);
     void begin(Line& line, Connection& connection, const Ask& ask);
@@ -182,6 +188,7 @@ private:
     u64 new_number() { return next_number_++; }
     Ask ask(Call call, bool again = false) const;
     Ask about(Call call, RemoteArray& array, bool again = false);
+    static void add_timeout(Ask& ask, long timeout_ns);
     [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
 
     static void handle_forks();
@@ -195,6 +202,7 @@ private:
 
     const Peer peer_;
     std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held
+    Reach reach_;
     std::atomic<u64> next_number_{1};                           // never used twice, not by children either
     std::atomic<bool> closed_{false};
     Line* forking_ = nullptr;                                   // locked while this process is forked

@@ -19,6 +19,12 @@ Remote::Ask Remote::about(Call call, RemoteArray& array, bool again) {
     return result;
 }
 
+void Remote::add_timeout(Ask& ask, long timeout_ns) {
+    ask.timeout_at = ask.out.size();
+    ask.timeout_ns = timeout_ns;
+    ask.out.add(timeout_ns);
+}
+
 // A child holds what its parent held by the same number, at a place of its own. What says which changes when it is first asked for,
 // and `fork` last: other threads of the child may look at it.
 u64 Remote::number_of(RemoteArray& array) {
@@ -221,8 +227,9 @@ std::pair<bool, u64> Remote::atomic(RemoteArray& array, u64 offset, Verb verb, u
 }
 
 bool Remote::wait_word(RemoteArray& array, u64 offset, u32 expected, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::wait_word, array);
-    what.out.add(offset).add(expected).add(timeout_ns);
+    Ask what = about(Call::wait_word, array, true);
+    what.out.add(offset).add(expected);
+    add_timeout(what, timeout_ns);
     what.interrupted = interrupted;
     return In(call(std::move(what)).payload).get<u8>();
 }
@@ -335,15 +342,15 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
     std::vector<Ask> asks(remotes.size());
     std::vector<std::unique_ptr<Connection>> connections(remotes.size());
     std::vector<bool> again(remotes.size());
+    bool patient = true;
     auto tried = [&](size_t which, auto&& work) {
         Remote& remote = *remotes[which];
         try {
             work(remote);
         } catch (const Error& error) {
-            if (connections[which]) {  // it broke: asked alone it is tried anew
-                again[which] = error.code == Code::host_lost;
-                remote.drop(remote.line(), std::move(connections[which]), asks[which].new_pin);
-            }
+            if (connections[which] && now_ns() - connections[which]->heard > u64(SILENCE_MS) * 1'000'000) remote.reach_.failed(connections[which]->heard);
+            again[which] = error.code == Code::host_lost && patient && !remote.reach_.lost();  // it is asked alone, after the others
+            if (connections[which]) remote.drop(remote.line(), std::move(connections[which]), asks[which].new_pin);
             if (!again[which]) failed(which, error);
         }
     };
@@ -353,7 +360,7 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
             what.out.add(what.new_pin = remote.new_number()).text(name);
             remote.check_usable();
             try {
-                connections[which] = remote.take(remote.line(), false);
+                connections[which] = remote.take(remote.line(), false, false);
             } catch (const HostLost& error) {
                 remote.lost(error.what(), what);
             }
@@ -361,22 +368,19 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
         });
     }
     for (size_t which = 0; which < remotes.size(); which++) {
-        if (!connections[which] && !again[which]) continue;
-        if (connections[which]) {
-            tried(which, [&](Remote& remote) {
-                Answer answer = remote.finish(*connections[which], asks[which]);
-                remote.give_back(remote.line(), std::move(connections[which]));
-                if (!answer.good) throw_error(In(answer.payload));
-                answer.number = asks[which].new_pin;
-                In in(answer.payload);
-                if (in.get<u8>()) found[which] = remote.keep(answer, in);
-            });
-        }
-        if (again[which]) {
-            again[which] = false;
-            tried(which, [&](Remote& remote) { found[which] = remote.find(name); });
-        }
+        if (!connections[which]) continue;
+        tried(which, [&](Remote& remote) {
+            Answer answer = remote.finish(*connections[which], asks[which]);
+            remote.give_back(remote.line(), std::move(connections[which]));
+            if (!answer.good) throw_error(In(answer.payload));
+            answer.number = asks[which].new_pin;
+            In in(answer.payload);
+            if (in.get<u8>()) found[which] = remote.keep(answer, in);
+        });
     }
+    patient = false;
+    for (size_t which = 0; which < remotes.size(); which++)
+        if (again[which]) tried(which, [&](Remote& remote) { found[which] = remote.find(name); });
     return found;
 }
 

@@ -70,7 +70,7 @@ void Remote::know(bool here) {
 // The connection by which the child is known to the home.
 void Remote::announce(Heir& heir) {
     if (::getrandom(heir.uuid.data(), heir.uuid.size(), 0) != ssize_t(heir.uuid.size())) fail_os("getrandom", errno);
-    heir.connection = std::make_unique<Connection>(peer_, heir.uuid);
+    heir.connection = std::make_unique<Connection>(peer_, heir.uuid, reach_.budget_ms());
     heir.connection->shared = true;
     close_in_children(heir.connection->wire->fd(), false);
 }
@@ -119,7 +119,7 @@ void Remote::fork_prepare(u64 give_up_at) {
             heir->connection.reset();
             const auto* known = dynamic_cast<const Error*>(&error);
             const bool passing = known && (known->code == Code::host_lost || known->code == Code::bad_input);  // the latter: a new keeper
-            if (!passing || now_ns() > give_up_at) {
+            if (!passing || reach_.lost() || now_ns() > give_up_at) {
                 heir->why = error.what();
                 own->mutex.lock();
                 break;

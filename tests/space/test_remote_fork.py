@@ -199,7 +199,7 @@ def test_lost_home_delays_a_fork_for_a_moment_only(server: Peer, place: Place, r
             assert caught.value.range == (pin.address, SIZE)
         return True
 
-    for seconds in (3.5, 3.5):
+    for seconds in (3.5, 0.5):
         start = time.monotonic()
         child = Child(lost)
         assert time.monotonic() - start < seconds
