@@ -6,9 +6,10 @@ namespace osf {
 
 constexpr u64 MS = 1'000'000;
 constexpr u64 TICK_MS = 250;
+constexpr size_t EARLY_MOST = 4096;
 
-Proxy::Proxy(const std::shared_ptr<Space>& home, const Uuid& uuid, bool read_only)
-    : space(Space::proxy(home, uuid, read_only)), inherited_(space->adopted()) {
+Proxy::Proxy(const std::shared_ptr<Space>& home, const Uuid& of, bool read_only)
+    : space(Space::proxy(home, of, read_only)), uuid(of), inherited_(space->adopted()) {
     if (!inherited_) return;
     for (const Held& held : space->pinned()) left_[held.pin] = held.record;
 }
@@ -35,13 +36,13 @@ Proxy::Use::~Use() {
 void Proxy::keep(u64 number, const Held& held) {
     {
         std::lock_guard guard(mutex_);
-        if (pins_.try_emplace(number, Entry{held}).second) {
+        if (!early_.erase(number) && pins_.try_emplace(number, Entry{held}).second) {
             space->hand_out(held);
             return;
         }
     }
     space->release(held);
-    throw Error(Code::bad_input, "the process holds another array by the number " + std::to_string(number));
+    throw Error(Code::bad_input, "the process holds another array, or wants none, by the number " + std::to_string(number));
 }
 
 void Proxy::release(u64 number) noexcept {
@@ -49,7 +50,11 @@ void Proxy::release(u64 number) noexcept {
     {
         std::lock_guard guard(mutex_);
         auto found = pins_.find(number);
-        if (found == pins_.end()) return;
+        if (found == pins_.end()) {
+            if (early_.size() > EARLY_MOST) early_.clear();
+            early_.insert(number);
+            return;
+        }
         if (found->second.users) {
             found->second.released = true;
             return;

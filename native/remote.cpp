@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <bit>
+
 namespace osf {
 
 constexpr useconds_t RETRY_US = 20'000;
@@ -171,7 +173,7 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
 
 void Remote::send(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
-    const u64 id = connection.next_id++;
+    const u64 id = connection.asked = ask.id ? ask.id : connection.next_id++;
     wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
     u64& heard = connection.heard = now_ns();
     for (u64 done = 0;;) {
@@ -192,10 +194,10 @@ void Remote::send(Connection& connection, const Ask& ask) {
 
 Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
-    const u64 id = connection.next_id - 1;
+    const u64 id = connection.asked;
     u64& heard = connection.heard;
     u64 asked = now_ns();
-    bool cancelled = false;
+    bool& cancelled = ask.cancelled;
     for (;;) {
         const FrameHead* head = wire.wait(100 * MS);
         const u64 now = now_ns();
@@ -229,9 +231,30 @@ Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
     }
 }
 
+// With as many calls under way as there are lanes, more are made without: they are not made again.
 Remote::Answer Remote::call(Ask ask) {
     Line& own = line();
+    if (!ask.once) return call_in_lane(own, ask);
+    struct Lane {
+        Line& line;
+        u64 bit = 0;
+        Lane(Line& of, Ask& ask) : line(of) {
+            std::lock_guard guard(line.mutex);
+            bit = line.lanes & -line.lanes;
+            line.lanes ^= bit;
+            if (bit) ask.id = u64(std::countr_zero(bit) + 1) << 56 | line.next_once++;
+        }
+        ~Lane() {
+            std::lock_guard guard(line.mutex);
+            line.lanes |= bit;
+        }
+    } lane(own, ask);
+    return call_in_lane(own, ask);
+}
+
+Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
     const u64 start = now_ns();
+    std::optional<WelcomeHead> first;              // who was asked
     u64 broke = 0;                                 // when it first did
     for (;;) {
         std::unique_ptr<Connection> connection;
@@ -247,6 +270,11 @@ Remote::Answer Remote::call(Ask ask) {
             give_back(own, std::move(connection));
             lost(other ? "it was restarted and does not have this array any more" : "it was cut off for so long that it let go of what this process held", ask);
         }
+        if (first && !ask.again && (first->incarnation != connection->welcome.incarnation || first->member != connection->welcome.member)) {
+            give_back(own, std::move(connection));
+            lost("the connection broke, and nobody knows whether the call was done", ask);
+        }
+        first = connection->welcome;
         Answer answer;
         try {
             begin(own, *connection, ask);
@@ -258,15 +286,21 @@ Remote::Answer Remote::call(Ask ask) {
             if (!broke) broke = now;
             const bool silent = now - heard > SILENCE_MS * MS;
             if (silent) reach_.failed(heard);
-            if (!ask.again || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
+            if (!(ask.again || ask.id) || ask.cancelled || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
+            if (ask.anew) ask.anew();
             if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());
             if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, std::max(0l, ask.timeout_ns - long(now - start)));
             continue;
         }
         give_back(own, std::move(connection));
-        if (!answer.good) throw_error(In(answer.payload));
         answer.number = ask.new_pin;
-        return answer;
+        if (answer.good) return answer;
+        try {
+            throw_error(In(answer.payload));
+        } catch (const HostLost& error) {
+            if (!error.host.empty()) throw;
+            lost(error.what(), ask);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 // A blocking call takes an idle connection or opens one. Gets and writes of bytes by address share one more, on which many are in
 // flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer, or cannot be reached for so long (reach.hpp), is
 // lost: HostLost. So is what it held for us if it comes back as another incarnation, or has given up our place in the
-// meantime; new calls work then. A call whose connection broke is made again if it is harmless to do it twice.
+// meantime; new calls work then. A call whose connection broke is made again if it is harmless to do it twice, or if the home knows
+// it again (calls.hpp).
 //
 // After fork the child has a line of its own, with a uuid of its own and its parent's pins by the same numbers (remote_fork.cpp).
 #pragma once
@@ -35,7 +36,7 @@ struct Peer {
 struct Connection {
     std::unique_ptr<Wire> wire;
     WelcomeHead welcome;
-    u64 next_id = 1;
+    u64 next_id = 1, asked = 0; // the id of the next call, and of the last
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
     u64 heard = 0;              // when something came last, or a call was made
     bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
@@ -142,6 +143,8 @@ private:
         Uuid uuid{};
         std::mutex mutex;
         std::vector<std::unique_ptr<Connection>> idle;
+        u64 lanes = (1 << LANES) - 1;                           // those that are free
+        u64 next_once = 1;
         std::vector<u64> releases;                              // to be told with the next call
         struct Kept { u64 incarnation, record; u32 member, pin; };
         std::unordered_map<u64, Kept> pins;                     // by number
@@ -151,10 +154,14 @@ private:
         Call call;
         Out out;
         bool again = false;                                     // harmless if done twice
+        bool once = false;                                      // it must not be done twice, but may be asked for so
+        u64 id = 0;                                             // with its lane
         RemoteArray* arrays[2] = {nullptr, nullptr};
         u64 new_pin = 0;                                        // number of a pin that the call makes
         std::span<const char> parts;
         std::function<void(In)> page;                           // for each part of the reply
+        std::function<void()> anew;                             // before it is made again
+        mutable bool cancelled = false;
         Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
         u64 address = 0, bytes = 0;                             // what it is about, for errors
         size_t timeout_at = 0;                                  // where `out` says how long to wait; 0: nowhere
@@ -188,6 +195,8 @@ private:
     u64 new_number() { return next_number_++; }
     Ask ask(Call call, bool again = false) const;
     Ask about(Call call, RemoteArray& array, bool again = false);
+    Ask once(Call call, RemoteArray& array);
+    Answer call_in_lane(Line& line, Ask& ask);
     static void add_timeout(Ask& ask, long timeout_ns);
     [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
 

@@ -19,6 +19,12 @@ Remote::Ask Remote::about(Call call, RemoteArray& array, bool again) {
     return result;
 }
 
+Remote::Ask Remote::once(Call call, RemoteArray& array) {
+    Ask result = about(call, array);
+    result.once = true;
+    return result;
+}
+
 void Remote::add_timeout(Ask& ask, long timeout_ns) {
     ask.timeout_at = ask.out.size();
     ask.timeout_ns = timeout_ns;
@@ -76,7 +82,7 @@ static void add_spec(Out& out, const Spec& spec) {
 }
 
 RemoteArray Remote::make(const Spec& spec, bool zero) {
-    Ask what = ask(Call::make);
+    Ask what = ask(Call::make, true);  // of two, the one whose answer did not come is let go of
     what.out.add(what.new_pin = new_number());
     add_spec(what.out, spec);
     what.out.add(u8(zero));
@@ -123,13 +129,13 @@ std::pair<u64, std::string> Remote::look(RemoteArray& array) {
 }
 
 void Remote::publish(RemoteArray& array, bool replace) {
-    Ask what = about(Call::publish, array);
+    Ask what = once(Call::publish, array);
     what.out.add(u8(replace));
     call(std::move(what));
 }
 
 void Remote::name(RemoteArray& array, std::string_view name) {
-    Ask what = about(Call::name, array);
+    Ask what = once(Call::name, array);
     what.out.text(name);
     call(std::move(what));
 }
@@ -142,6 +148,7 @@ bool Remote::contains(std::string_view name) {
 
 bool Remote::remove(std::string_view name, RemoteArray* only) {
     Ask what = ask(Call::remove);
+    what.once = true;
     what.out.text(name).add(u8(only != nullptr)).add(only ? number_of(*only) : u64(0));
     what.arrays[0] = only;
     return In(call(std::move(what)).payload).get<u8>();
@@ -149,14 +156,16 @@ bool Remote::remove(std::string_view name, RemoteArray* only) {
 
 void Remote::rename(std::string_view from, std::string_view to) {
     Ask what = ask(Call::rename);
+    what.once = true;
     what.out.text(from).text(to);
     call(std::move(what));
 }
 
 std::vector<Entry> Remote::list(std::string_view prefix) {
     std::vector<Entry> entries;
-    Ask what = ask(Call::list);
+    Ask what = ask(Call::list, true);
     what.out.text(prefix);
+    what.anew = [&] { entries.clear(); };
     what.page = [&](In in) {
         while (in.more()) {
             Entry& entry = entries.emplace_back();
@@ -218,7 +227,7 @@ std::string Remote::owners(u64 address, u64 bytes) {
 }
 
 std::pair<bool, u64> Remote::atomic(RemoteArray& array, u64 offset, Verb verb, u8 width, u64 a, u64 b) {
-    Ask what = about(Call::atomic, array, verb == Verb::load);
+    Ask what = verb == Verb::load ? about(Call::atomic, array, true) : once(Call::atomic, array);
     what.out.add(offset).add(a).add(b).add(verb).add(width);
     Answer answer = call(std::move(what));
     In in(answer.payload);
@@ -241,13 +250,13 @@ int Remote::wake_word(RemoteArray& array, u64 offset, int count) {
 }
 
 Grant Remote::lock_take(RemoteArray& array, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::lock_take, array);
-    what.out.add(timeout_ns);
+    Ask what = once(Call::lock_take, array);
+    add_timeout(what, timeout_ns);
     what.interrupted = interrupted;
     return Grant(In(call(std::move(what)).payload).get<u8>());
 }
 
-bool Remote::lock_drop(RemoteArray& array) { return In(call(about(Call::lock_drop, array)).payload).get<u8>(); }
+bool Remote::lock_drop(RemoteArray& array) { return In(call(once(Call::lock_drop, array)).payload).get<u8>(); }
 
 bool Remote::lock_owned(RemoteArray& array) { return In(call(about(Call::lock_owned, array, true)).payload).get<u8>(); }
 

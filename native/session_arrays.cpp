@@ -84,6 +84,8 @@ void Session::publish(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     bool replace = in.get<u8>();
     in.end();
+    if (doubtful_ && load(pin.record().state) == live) return reply();  // who else but the holder of a draft
+    commit();
     space_.publish(pin.held(), replace);
     reply();
 }
@@ -92,6 +94,8 @@ void Session::name(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     std::string_view name = in.text();
     in.end();
+    if (doubtful_ && load(pin.record().state) == live && space_.name_of(pin.held()) == name) return reply();
+    commit();
     space_.name(pin.held(), name);
     reply();
 }
@@ -111,12 +115,16 @@ void Session::claim(In& in) {
     reply();
 }
 
+bool Session::has(std::string_view name) {
+    Held held = space_.find(name);
+    if (held) space_.release(held);
+    return bool(held);
+}
+
 void Session::contains(In& in) {
     std::string_view name = in.text();
     in.end();
-    Held held = space_.find(name);
-    if (held) space_.release(held);
-    reply(Out().add(u8(bool(held))));
+    reply(Out().add(u8(has(name))));
 }
 
 void Session::remove(In& in) {
@@ -124,6 +132,9 @@ void Session::remove(In& in) {
     bool only = in.get<u8>();
     u64 number = in.get<u64>();
     in.end();
+    const bool there = has(name);
+    if (doubtful_ && !there) return reply(Out().add(u8(1)));  // it is begun only if there is something to remove
+    if (there) commit();
     bool removed;
     if (only) {
         Proxy::Use pin(*proxy_, number);
@@ -137,6 +148,11 @@ void Session::remove(In& in) {
 void Session::rename(In& in) {
     std::string_view from = in.text(), to = in.text();
     in.end();
+    if (doubtful_ && has(from) != has(to)) {
+        if (has(to)) return reply();
+        doubtful_ = false;
+    }
+    commit();
     space_.rename(from, to);
     reply();
 }

@@ -168,3 +168,76 @@ def test_host_that_never_answered_is_not_waited_for(place: Place) -> None:
     with pytest.raises(HostLost):
         call_on(("127.0.0.1:1", *place[1:])).find("it")
     assert time.monotonic() - start < AT_ONCE
+
+
+def test_atomics_under_a_replaced_keeper_are_done_once(
+    home: Path, place: Place, server: Peer, remote: _core.Remote
+) -> None:
+    pin = make(remote, "n", 64)
+    counts = [0] * 4
+    wrong: list[BaseException] = []
+
+    def work(number: int, going_on: Callable[[], bool]) -> None:
+        try:
+            count(number, going_on)
+        except BaseException as error:
+            wrong.append(error)
+
+    def count(number: int, going_on: Callable[[], bool]) -> None:
+        while going_on():
+            before = _core.add_u8(pin, 8 * number, 1)
+            assert before == counts[number]
+            counts[number] += 1
+            assert _core.cas_u8(pin, 8 * number, counts[number], counts[number] + 1) == (True, counts[number])
+            counts[number] += 1
+            _core.add_u8(pin, 56, 2)
+
+    with replaced(place, server, 4) as going_on:
+        threads = [threading.Thread(target=work, args=(number, going_on)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert [_core.load_u8(pin, 8 * number) for number in range(4)] == counts
+        assert _core.load_u8(pin, 56) == sum(counts)
+        assert min(counts) > 20
+
+
+def test_locks_and_names_under_a_replaced_keeper(home: Path, place: Place, server: Peer, remote: _core.Remote) -> None:
+    pin, lock = make(remote, "n", 64), make(remote, "lock", 64, faraway.LOCK)
+    made: list[str] = []
+    with replaced(place, server, 4) as going_on:
+        while going_on():
+            assert _core.lock_take(lock, 10.0) is False
+            _core.add_u8(pin, 0, 1)
+            make(remote, name := f"a{len(made)}", 100)
+            remote.rename(name, name := f"b{len(made)}")
+            if len(made) % 2:
+                assert remote.remove(name)
+            made.append(name)
+            assert _core.lock_drop(lock)
+        assert not _core.lock_owned(lock)
+        assert _core.load_u8(pin, 0) == len(made)
+        assert sorted(entry[0] for entry in remote.list("b")) == sorted(made[::2])
+        assert remote.list("a") == []
+
+
+def test_lock_that_is_waited_for_comes_from_the_next_keeper(
+    home: Path, place: Place, server: Peer, remote: _core.Remote
+) -> None:
+    lock = make(remote, "lock", 64, faraway.LOCK)
+    with Peer() as holder:
+        holder.call(faraway.connect, place)
+        holder.call(faraway.hold, "lock")
+        assert holder.call(faraway.take, "lock", 1.0) is False
+        got: list[bool | None] = []
+        thread = threading.Thread(target=lambda: got.append(_core.lock_take(lock, 20.0)))
+        thread.start()
+        time.sleep(0.2)
+        with replaced(place, server, 1):
+            time.sleep(1.5)
+            assert not got
+            holder.call(faraway.close)
+            thread.join()
+            assert got == [True]  # its holder went without a word
