@@ -40,7 +40,7 @@ struct Connection {
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
     u64 heard = 0;              // when something came last, or a call was made
     bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
-    Connection(const Peer& peer, const Uuid& uuid, int budget_ms);
+    Connection(const Peer& peer, const Uuid& uuid, int budget_ms = 2000);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;

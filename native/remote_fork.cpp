@@ -70,7 +70,9 @@ void Remote::know(bool here) {
 // The connection by which the child is known to the home.
 void Remote::announce(Heir& heir) {
     if (::getrandom(heir.uuid.data(), heir.uuid.size(), 0) != ssize_t(heir.uuid.size())) fail_os("getrandom", errno);
+    const u64 start = now_ns();
     heir.connection = std::make_unique<Connection>(peer_, heir.uuid, reach_.budget_ms());
+    reach_.good(now_ns() - start);
     heir.connection->shared = true;
     close_in_children(heir.connection->wire->fd(), false);
 }
@@ -104,6 +106,7 @@ void Remote::fork_prepare(u64 give_up_at) {
         forking_ = own;
         if (own->pins.empty()) return;
         own->mutex.unlock();
+        const u64 start = now_ns();
         try {
             const WelcomeHead here = welcome();    // the home may have to learn first what this process holds
             announce(*heir);
@@ -118,6 +121,7 @@ void Remote::fork_prepare(u64 give_up_at) {
         } catch (const std::exception& error) {
             heir->connection.reset();
             const auto* known = dynamic_cast<const Error*>(&error);
+            if (known && known->code == Code::host_lost) reach_.failed(start);
             const bool passing = known && (known->code == Code::host_lost || known->code == Code::bad_input);  // the latter: a new keeper
             if (!passing || reach_.lost() || now_ns() > give_up_at) {
                 heir->why = error.what();

@@ -339,6 +339,39 @@ def test_lock_of_a_lost_holder_is_given_to_the_next_who_is_told(three: Cluster, 
     assert seconds < 6.0
 
 
+def _fork(state: State) -> float:
+    """A child that waits for a byte, then touches what its parent has a view of; the seconds that took."""
+    start = time.monotonic()
+    gate, state["gate"] = os.pipe()
+    state["child"] = os.fork()
+    if state["child"] == 0:
+        os.close(state["gate"])
+        os.read(gate, 1)
+        state["view"].sum()
+        os._exit(0)
+    return time.monotonic() - start
+
+
+def _end_of_child(state: State) -> int:
+    os.write(state["gate"], b"x")
+    return os.waitstatus_to_exitcode(os.waitpid(state["child"], 0)[1])
+
+
+def test_host_that_is_cut_off_while_a_process_forks_is_lost_to_the_child(two: Cluster) -> None:
+    home, other = _meet(two, 2)
+    home.call(_put, "a", 7)
+    other.call(_hold, "a")
+    assert other.call(_fork) < 1.0
+    assert other.call(_end_of_child) == 0
+    two[0].cut()
+    assert other.call(_fork) < NOTICED_SECONDS
+    two[0].heal()
+    home.call(_put, "b", 7)
+    time.sleep(1)
+    assert other.call(_end_of_child) == -signal.SIGBUS
+    check_last_words(other.text(), [two[0].address])
+
+
 def _interrupted(state: State, what: str) -> bool:
     space = state["space"]
     waits: dict[str, Callable[[], Any]] = {
