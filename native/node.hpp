@@ -24,7 +24,8 @@
 namespace osf {
 
 constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LOST_NS = 2700 * MILLI;
-constexpr u64 START_NS = 1500 * MILLI;     // that a new keeper waits for a host which was silent before
+constexpr u64 START_NS = 1500 * MILLI;     // that a keeper waits for a host which was silent before it started, or while it was stopped
+constexpr u64 PAUSE_NS = 500 * MILLI;      // without running: it was stopped
 constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
 
 enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
@@ -170,6 +171,7 @@ private:
     u64 started_ns_;
     std::vector<std::tuple<int, u64, u64, u64, bool>> early_;   // prefetches, until it is settled
     std::atomic<bool> settled_{false};
+    u64 ticked_ns_ = 0;
     u32 awaited_ = ~0u;                    // the place last complained of
     u64 suspend_until_ns_ = ~u64(0);
     std::atomic<u32> connected_{0};

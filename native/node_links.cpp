@@ -1,6 +1,7 @@
 // Node: the connections to other hosts' keepers, and time.
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "node.hpp"
 
@@ -163,6 +164,7 @@ void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u3
 
 bool Node::tick(u64 now) {
     if (!settled()) return settle(), false;
+    if (now - std::exchange(ticked_ns_, now) > PAUSE_NS) started_ns_ = now;  // what came meanwhile is not read yet
     for (auto at = waiting_.begin(); at != waiting_.end();) {
         Place place = at->first;
         auto hold = holds_.find(place);
