@@ -147,12 +147,17 @@ NAMES = tuple(str(getattr(maker, "name", "")) for maker in MAKERS)
 
 
 @contextlib.contextmanager
-def peers(two: TwoHosts, home: Path, sizes: tuple[int, ...]) -> Iterator[tuple[list[Peer], dict[str, str]]]:
+def peers(
+    two: TwoHosts, home: Path, sizes: tuple[int, ...], quick: bool
+) -> Iterator[tuple[list[Peer], dict[str, str]]]:
     """Those that run here, started side by side, and why the others do not."""
     started: list[Peer] = []
     absent: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         for maker, name in zip(MAKERS, NAMES, strict=True):
+            if quick and maker is Ray:
+                absent[name] = "it takes a quarter of a minute to start: without --quick"
+                continue
             try:
                 started.append(maker(two, home))
                 stack.callback(started[-1].close)

@@ -181,6 +181,7 @@ Attachment::Attachment(Space& space, Options options)
             throw Error(Code::address_occupied, "the addresses of host " + options_.hosts[host] + " are not free in this process; " +
                                                     "give the space another base in the hosts file");
         }
+        place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
         hand_over(socket);
     } catch (...) {
@@ -240,27 +241,39 @@ void Attachment::unmap_segments(bool forbid) {
         if (!forbid && caches_[host] >= 0) close(caches_[host]);
     }
     if (faults_ >= 0) close(faults_);
-    faults_ = -1;
+    if (place_fd_ >= 0) close(place_fd_);
+    faults_ = place_fd_ = -1;
     if (forbid) return;
     if (units_) munmap(const_cast<char*>(units_), Segments::units_bytes(u32(options_.hosts.size())));
     if (own_fd_ >= 0) close(own_fd_);
 }
 
 void Attachment::hand_over(int socket) {
-    Note note{note_attach, u32(read_only_), 0, 0, faults_ >= 0, u64(getpid())};
+    Note note{note_attach, u32(read_only_), 0, place_, faults_ >= 0, u64(getpid())};
     std::string text;
     send_note(socket, note, directory_, faults_);
     if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended while this process attached");
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
 
-void Attachment::start_keeper() {
-    if (options_.keeper.empty()) return;
+void Attachment::start_keeper(pid_t& starting) {
+    if (options_.keeper.empty() || (starting > 0 && waitpid(starting, nullptr, WNOHANG) == 0)) return;
     std::vector<char*> argv;
     for (auto& word : options_.keeper) argv.push_back(word.data());
     argv.push_back(nullptr);
-    pid_t child;
-    if (posix_spawn(&child, argv[0], nullptr, nullptr, argv.data(), environ) == 0) waitpid(child, nullptr, 0);
+    if (posix_spawn(&starting, argv[0], nullptr, nullptr, argv.data(), environ) != 0) starting = 0;
+}
+
+// Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
+void Attachment::end_leases(u64 after_ns) {
+    if (how_ == Faults::none) return;
+    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
+    for (u32 host = 0; host < options_.hosts.size(); host++) {
+        const u64 leased = load(head.leased[host]);
+        if (host == options_.self || leased == ended_[host] || now_ns() - leased < after_ns) continue;
+        madvise(reinterpret_cast<char*>(base_ + host * reserve_ + data_at_), segment_bytes_, MADV_DONTNEED);
+        ended_[host] = leased;
+    }
 }
 
 void Attachment::watch() {
@@ -268,7 +281,12 @@ void Attachment::watch() {
     for (;;) {
         Note note;
         std::string text;
-        while (receive_note(socket, note, text)) {
+        for (pollfd news{socket, POLLIN, 0};;) {
+            if (poll(&news, 1, 200) <= 0) {
+                end_leases(LEASE_NS + SUSPEND_NS);  // the keeper is stopped, else it has done so
+                continue;
+            }
+            if (!receive_note(socket, note, text)) break;
             std::lock_guard guard(mutex_);
             auto found = pending_.find(note.id);
             if (found == pending_.end()) continue;
@@ -279,11 +297,13 @@ void Attachment::watch() {
         }
         // The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
         u64 started = 0;
+        pid_t starting = 0;  // the first of its two processes, which ends soon
         for (;;) {
             {
                 std::lock_guard guard(mutex_);
                 if (stop_) return;
             }
+            end_leases(LEASE_NS);
             int next = -1;
             try {
                 next = dial(options_.socket);
@@ -296,12 +316,13 @@ void Attachment::watch() {
                     socket_ = socket = next;
                     for (auto& [id, pending] : pending_)
                         if (!pending.done) send_note(socket_, pending.note, {});
+                    if (starting > 0) waitpid(starting, nullptr, 0);
                     break;
                 }
             } catch (const Error&) {}
             if (next >= 0) close(next);
             if (now_ns() - started > 300'000'000) {
-                start_keeper();
+                start_keeper(starting);
                 started = now_ns();
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -432,19 +453,24 @@ void Attachment::fork_child() {
     pending_.clear();
     met_.clear();
     close(socket_);
+    close(place_fd_);
     if (faults_ >= 0) close(faults_);
-    faults_ = socket_ = -1;
+    faults_ = socket_ = place_fd_ = -1;
     try {
+        place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
-        for (u64 start = now_ns(); socket_ < 0;) {
+        for (u64 start = now_ns();;) {
             try {
                 socket_ = dial(options_.socket);
+                hand_over(socket_);
+                break;
             } catch (const Error&) {  // the parent finds the next keeper
+                if (socket_ >= 0) close(socket_);
+                socket_ = -1;
                 if (now_ns() - start > 3'000'000'000) throw;
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
             }
         }
-        hand_over(socket_);
         watcher_ = std::thread([this] { watch(); });
     } catch (const Error& error) {
         unmap_segments(true);

@@ -22,7 +22,7 @@ namespace osf {
 enum NoteKind : u32 { note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer };
 struct Note {
     u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good
-    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along
+    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along, address the place
 };
 constexpr size_t NOTE_MAX = 64 * KIB;
 void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
@@ -65,7 +65,8 @@ private:
     void map_segments();
     void unmap_segments(bool forbid);
     void hand_over(int socket);
-    void start_keeper();
+    void start_keeper(pid_t& starting);
+    void end_leases(u64 after_ns);
     void watch();
     u64 ask(Note note);
     Pending answer(u64 id, long timeout_ns);
@@ -75,7 +76,8 @@ private:
     u64 base_, reserve_, data_at_, segment_bytes_;
     bool read_only_;
     Faults how_ = Faults::none;
-    int faults_ = -1, socket_ = -1, own_fd_ = -1;
+    int faults_ = -1, socket_ = -1, own_fd_ = -1, place_fd_ = -1;
+    u32 place_ = 0;
     std::vector<int> caches_;
     u32 reserved_ = 0;                        // hosts whose addresses this process holds
     const char* units_ = nullptr;
@@ -83,6 +85,7 @@ private:
     std::condition_variable changed_;
     std::map<u64, Pending> pending_;
     std::map<u32, u64> met_;
+    std::map<u32, u64> ended_;                // leases of hosts
     u64 next_ = 1;
     bool stop_ = false;
     std::thread watcher_;

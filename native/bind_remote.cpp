@@ -24,7 +24,7 @@ static Key key_of(const nb::bytes& bytes) {
     return key;
 }
 
-static std::shared_ptr<Remote> make_remote(const std::string& host, u32, const nb::bytes& key, std::string space, u16 own, u32 hosts, u64 base,
+static std::shared_ptr<Remote> make_remote(const std::string& host, u32 number, const nb::bytes& key, std::string space, u16 own, u32 hosts, u64 base,
                                            u64 reserve, u64 hosts_hash, bool read_only) {
     Peer peer;
     size_t colon = host.rfind(':');
@@ -35,6 +35,7 @@ static std::shared_ptr<Remote> make_remote(const std::string& host, u32, const n
     if (space.empty() || space.size() > 64) throw Error(Code::bad_input, "the name of a space has 1 to 64 bytes");
     peer.host = host.substr(0, colon);
     peer.port = u16(port);
+    peer.number = number;
     peer.key = key_of(key);
     HelloHead& head = peer.hello.head;
     head.flags = read_only ? hello_read_only : 0;
@@ -192,6 +193,8 @@ static void need_mapping(const RemotePin& pin) {
         if (attachment) freely([&] { attachment->meet(pin.array.address, pin.array.incarnation); });
         return;
     }
+    if (const std::string& why = pin.remote->left_behind(); !why.empty())
+        throw HostLost(pin.remote->peer().label(), why + "; its memory cannot be touched in this process, space.get and space.put can be used", pin.array.address, pin.array.nbytes);
     throw Error(Code::not_permitted, "this process cannot touch the memory of the host " + pin.remote->peer().label() +
                                          " (userfaultfd is not permitted); copy with space.get(address, out) and space.put(address, data)");
 }

@@ -40,6 +40,13 @@
 //   get           (address, bytes)...                                  parts only: the bytes of each range
 //   write         (address, bytes)...; parts: the bytes of each range  -
 //   owners        address, u64 bytes                                   text
+//   inherit       u8[16] uuid, u64 count; parts: pins of that process  parts: the u32 index of each, held from now on by the caller,
+//                                                                      a child of it, by the same number; then the reply, empty
+//
+// A call that must not be done twice has an id with a lane, 1 to LANES, in its highest byte: the process has at most one such call under way
+// in each lane. The home writes down that it begins it and then its answer, in memory that outlives a killed keeper. If the
+// connection breaks, the process sends the same call with the same id again, to whatever keeper there is, which does it, or
+// repeats the answer, or says that nobody knows whether it was done (host_lost): the keeper was killed in that moment.
 //
 // A part holds at most BULK bytes and never of two ranges, so that both sides know where each one goes before they open it.
 // While a call is worked on for long, its server says frame_alive now and then; a caller that hears nothing gives up.
@@ -65,7 +72,7 @@ enum CallFrame : u16 {
 enum class Call : u16 {
     make, put, find, at, look, publish, name, release, claim, contains, remove, rename, list, grow, collect, audit, stats,
     atomic, wait_word, wake_word, lock_take, lock_drop, lock_owned, barrier_init, barrier_facts, barrier_wait, barrier_reset,
-    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, count,
+    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, inherit, count,
 };
 
 enum class Verb : u8 { load, store, add, exchange, cas };
@@ -74,6 +81,8 @@ struct Range {
     u64 address, bytes;
 };
 constexpr u64 RANGES_MAX = 65536;              // of one call
+
+constexpr u64 lane_of(u64 id) { return id >> 56; }
 
 constexpr int SILENCE_MS = 2500;               // a host that says nothing for so long, while it owes an answer, is lost
 constexpr int GRACE_MS = 2000;                 // so long a process without connections keeps what it holds
@@ -94,7 +103,7 @@ public:
     }
     std::span<const char> span() const { return bytes_; }
     size_t size() const { return bytes_.size(); }
-    void set_first(u64 value) { std::memcpy(bytes_.data(), &value, sizeof value); }
+    void set(size_t at, u64 value) { std::memcpy(bytes_.data() + at, &value, sizeof value); }
     void clear() { bytes_.clear(); }
 
 private:

@@ -89,6 +89,8 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
 // At the home
 
 void Coherence::request(const Request& request, u64 unit) {
+    u64 word = medium_.word(self_, unit);
+    if (home_state(word) == lent && owner_of(word) == request.host) unexpected("a request", request.host, unit, word);
     Turn& turn = turns_[unit];
     turn.queue.push_back(request);
     if (turn.queue.size() == 1) serve(unit);
@@ -102,7 +104,7 @@ void Coherence::serve(u64 unit) {
         u64 word = medium_.word(self_, unit);
         u32 missing = 0;
         if (home_state(word) == lent) {
-            if (owner_of(word) == request.host) unexpected("a request", request.host, unit, word);
+            if (owner_of(word) == request.host) continue;  // it asked twice
             missing = bit(owner_of(word));
         } else if (request.write) {
             missing = sharers_of(word) & ~bit(request.host);
@@ -235,6 +237,22 @@ bool Coherence::evict(u32 home, u64 unit) {
     return true;
 }
 
+void Coherence::suspend(u32 home) {
+    recalls_[home].clear();
+    std::vector<std::pair<u64, u64>> words;
+    medium_.each_word(home, [&](u64 unit, u64 word) { words.emplace_back(unit, word); });
+    for (auto [unit, word] : words) {
+        if (copy_state(word) == escrow) continue;
+        bool written = copy_state(word) == modified || (word & DIRTY);
+        if (written) medium_.protect(home, unit);
+        u32 slot = 0;
+        bool kept = written && medium_.take_slot(home, unit, slot);
+        medium_.set_word(home, unit, kept ? escrow_word(slot) : u64(invalid));
+        medium_.punch(home, unit);
+        if (kept) tell(home, m_back, unit, 0, Source::slot, slot);
+    }
+}
+
 // Hosts come and go
 
 void Coherence::connected(u32 host) {
@@ -302,7 +320,10 @@ void Coherence::lost(u32 host) {
         bool is_shared = home_state(word) == home_shared && (sharers_of(word) & bit(host));
         if (is_lent || is_shared) release_from(host, unit, word);
     }
-    purge(host);
+    suspend(host);
+    Wants wants;
+    wants.swap(wants_[host]);
+    for (auto [unit, wanted] : wants) medium_.condemn(host, unit);
 }
 
 void Coherence::purge(u32 host) {
@@ -314,10 +335,6 @@ void Coherence::purge(u32 host) {
         medium_.punch(host, unit);
         if (copy_state(word) == escrow) free_slot(slot_of(word));
     }
-    if (!peers_[host].lost) return;
-    Wants wants;
-    wants.swap(wants_[host]);
-    for (auto [unit, wanted] : wants) medium_.condemn(host, unit);
 }
 
 }  // namespace osf

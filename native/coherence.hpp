@@ -78,8 +78,9 @@ public:
 
     void connected(u32 host);              // the words of both sides are from the same lives
     void disconnected(u32 host);           // it may come back as it was
-    void lost(u32 host);                   // it will not: its copies count no more, and its bytes are gone
-    void purge(u32 host);                  // only the second half: what is borrowed from it here is void
+    void suspend(u32 host);                // what is borrowed from it cannot be used any more; what was written is kept, to be given back
+    void lost(u32 host);                   // it is given up: its copies count no more, who waits for its bytes has lost them
+    void purge(u32 host);                  // it has given up this host, or died: what was borrowed from it is void
     bool up(u32 host) const { return peers_[host].up; }
     bool is_lost(u32 host) const { return peers_[host].lost; }
 

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -34,7 +35,7 @@ u64 hosts_hash(const std::vector<std::string>& hosts) {
     return hash_bytes(all.data(), all.size(), hosts.size());
 }
 
-constexpr u64 SPIN_NS = 60 * MICRO;  // after something happened, before the agent sleeps
+constexpr u64 SPIN_NS = 200 * MICRO;  // after something happened, before the agent sleeps
 constexpr int SLEEP_MS = 50;
 
 class Keeper {
@@ -52,7 +53,7 @@ private:
     };
     struct Handed { std::string space; u32 host; std::unique_ptr<Wire> wire; };
 
-    void say(const std::string& text) { std::fprintf(stderr, "keeper %s: %s\n", options_.hosts[options_.self].c_str(), text.c_str()); }
+    void say(const std::string& text) const;
     void take_place();
     void open_all();
     Opened& open(const std::string& directory, u32 unit);
@@ -95,6 +96,15 @@ Keeper::~Keeper() {
     for (auto& [socket, directory] : sockets_) close(socket);
     for (int fd : {epoll_, local_, event_, signals_, lock_})
         if (fd >= 0) close(fd);
+}
+
+void Keeper::say(const std::string& text) const {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    tm day{};
+    gmtime_r(&now.tv_sec, &day);
+    std::fprintf(stderr, "%02d:%02d:%02d.%03ld keeper %s: %s\n", day.tm_hour, day.tm_min, day.tm_sec, now.tv_nsec / 1'000'000,
+                 options_.hosts[options_.self].c_str(), text.c_str());
 }
 
 void Keeper::take_place() {
@@ -255,6 +265,7 @@ void Keeper::hear(int socket) {
                 process->socket = socket;
                 process->faults = std::exchange(fd, -1);
                 process->pid = note.pid;
+                process->place = u32(note.address);
                 node.attach(std::move(process));
                 directory = text;
                 return answer(socket, note.id, true);
@@ -321,18 +332,21 @@ Hello Keeper::hello_of(const Node& node) const {
 // In a thread of the listener.
 void Keeper::greet(std::unique_ptr<Wire>& wire, const Hello& hello) {
     std::shared_ptr<Proxies> proxies;
+    bool settled = false;
     {
         std::lock_guard guard(mutex_);
         for (auto& [directory, opened] : spaces_) {
             if (opened->node->name() != hello.space) continue;
             Cluster{opened->node->base(), opened->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
             proxies = opened->proxies;
+            settled = opened->node->settled();
         }
     }
     if (!proxies) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
     if (hello.head.role == role_process) return serve_process(*proxies, wire, hello);
     if (hello.head.role != role_keeper || hello.head.host <= options_.self)
         throw Error(Code::bad_input, "host " + std::to_string(hello.head.host) + " has no reason to call as role " + std::to_string(hello.head.role));
+    if (!settled) throw Error(Code::host_lost, "host " + options_.hosts[options_.self] + " is starting");
     wire->send(frame_welcome, 0);
     hand_over({hello.space, hello.head.host, std::move(wire)});
 }
@@ -343,8 +357,8 @@ void Keeper::dial(Opened& opened, u32 host) {
     std::string said;
     auto pause = [&](int steps) { for (; steps && !opened.stop; steps--) std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
     while (!opened.stop) {
-        if (node.connected(host)) {
-            pause(2);
+        if (node.connected(host) || !node.settled()) {
+            pause(1);
             continue;
         }
         try {

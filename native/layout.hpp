@@ -136,6 +136,19 @@ struct Member {
 };
 static_assert(sizeof(Member) == 64);
 
+// What became of a remote process's last call in one of its lanes (calls.hpp); believed only if uuid and id are those of the call.
+struct Told {
+    u64 id;
+    u8 uuid[16];
+    u32 phase;              // told_*
+    u32 bytes;
+    char answer[32];
+};
+static_assert(sizeof(Told) == 64);
+enum ToldPhase : u32 { told_nothing, told_begun, told_done };
+constexpr u64 LANES = 8, TOLD_AT = 256 * KIB;
+static_assert(TOLD_AT + MEMBERS * LANES * sizeof(Told) <= PINS_AT);
+
 struct MembersHead {
     u64 orphans;            // counts events that may leave an array to nobody: a death, a reader's last release
     u64 swept;              // its value when a sweep last began; changed under the collect lock

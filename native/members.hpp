@@ -55,6 +55,7 @@ public:
     bool joined() const { return id_ != 0; }
     MembersHead& head() const { return *reinterpret_cast<MembersHead*>(map_); }
     Member& at(u32 slot) const { return reinterpret_cast<Member*>(map_ + MEMBER_AT)[slot]; }
+    Told& told(u32 slot, u32 lane) const { return reinterpret_cast<Told*>(map_ + TOLD_AT)[slot * LANES + lane]; }
     u64* pins(u32 slot) const { return reinterpret_cast<u64*>(map_ + PINS_AT + slot * PINS_BYTES); }
     // Bounded, because a damaged file may say anything.
     u32 slots_high() const { return std::min<u32>(load(head().slots_high), MEMBERS); }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <utility>
 
 namespace osf {
 
@@ -34,8 +35,9 @@ Node::Node(std::string name, std::shared_ptr<Space> space, std::vector<std::stri
 
 void Node::begin() {
     coherence_.start();
+    settle();
     for (u64 granule : registered_) register_granule(*processes_[0], granule);
-    if (processes_[0]->faults >= 0) watch(processes_[0]->faults, false);
+    if (processes_[0]->faults >= 0 && settled()) watch(processes_[0]->faults, false);
 }
 
 Process::~Process() {
@@ -51,16 +53,35 @@ void Node::attach(std::unique_ptr<Process> process) {
     // Touches that an earlier keeper has read and not answered are made again.
     for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++)
         wake_faults(process->faults, base_ + host * reserve() + space_->layout.data_at, segment);
-    if (process->faults >= 0) watch(process->faults, false);
+    if (settled() && process->faults >= 0) watch(process->faults, false);
     processes_.push_back(std::move(process));
+    settle();
+}
+
+// The processes that the keeper before this one had, and that live, are all here: what waited for that begins.
+void Node::settle() {
+    if (settled()) return;
+    for (u32 place : segments_.places())
+        if (std::none_of(processes_.begin(), processes_.end(), [&](auto& process) { return process->place == place; })) {
+            if (place != awaited_ && now_ns() - started_ns_ > START_NS) log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
+            return;
+        }
+    started_ns_ = now_ns();
+    for (u32 host = 0; host < links_.size(); host++)
+        if (host != self_ && now_ns() - segments_.head().leased[host] > LEASE_NS) end_lease(host);
+    settled_ = true;
+    for (auto& process : processes_)
+        if (process->faults >= 0) watch(process->faults, false);
+    for (auto [socket, id, address, bytes, write] : std::exchange(early_, {})) prefetch(socket, id, address, bytes, write);
 }
 
 void Node::detach(int socket) {
     auto found = std::find_if(processes_.begin() + 1, processes_.end(), [&](auto& process) { return process->socket == socket; });
     if (found == processes_.end()) return;
-    if ((*found)->faults >= 0) unwatch((*found)->faults);
+    if ((*found)->faults >= 0 && settled()) unwatch((*found)->faults);
     processes_.erase(found);
     std::erase_if(prefetches_, [&](auto& one) { return one.second->socket == socket; });
+    std::erase_if(early_, [&](auto& one) { return std::get<0>(one) == socket; });
 }
 
 // A process whose memory is gone needs nothing; its socket's end is told to the keeper by the kernel soon after.
@@ -216,6 +237,16 @@ void Node::fill(u32 home, u64 unit) {
     if (home != self_) note_copy(home, unit);
 }
 
+bool Node::take_slot(u32 home, u64 unit, u32& slot) {
+    if (now_ns() > suspend_until_ns_) return false;
+    try {
+        return segments_.take_slot(home, unit, slot);
+    } catch (const Error& full) {  // tried again when a slot is freed
+        log(full.what());
+        return false;
+    }
+}
+
 void Node::note_copy(u32 home, u64 unit) {
     if (in_copies_.insert({home, unit}).second) copies_.push_back({home, unit});
 }
@@ -234,6 +265,7 @@ void Node::make_room() {
 constexpr u64 FLYING = 64;
 
 void Node::prefetch(int socket, u64 id, u64 address, u64 bytes, bool write) {
+    if (!settled()) return void(early_.emplace_back(socket, id, address, bytes, write));
     Place first, last;
     bool good = bytes && locate(address, first) && locate(address + bytes - 1, last) && first.first == last.first;
     if (!good || !segments_.unit_bytes(first.first)) return prefetched(socket, id, good && !coherence_.is_lost(first.first));

@@ -2,8 +2,11 @@
 // the agent thread and never touches the memory it manages: bytes go through file descriptors, so a touch can always be answered.
 //
 // A unit that was just granted stays for HOLD before it is taken away, so that whoever touched it gets on: messages about it
-// wait, in order. Between hosts a PING goes every BEAT. What is borrowed from a host counts for LEASE after the sending of
+// wait, in order. Between hosts a PING goes every BEAT. What is borrowed from a host may be used for LEASE after the sending of
 // the last PING that it answered; the home takes lent units back LOST after it last heard of the borrower, which is later.
+//
+// A new keeper does nothing before it is settled, that is, has every living process that its predecessor had: it could not
+// write-protect the memory of the others.
 #pragma once
 
 #include <deque>
@@ -20,8 +23,9 @@
 
 namespace osf {
 
-constexpr u64 MICRO = 1'000, MILLI = 1'000'000;
-constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LEASE_NS = 1900 * MILLI, LOST_NS = 2500 * MILLI;
+constexpr u64 HOLD_NS = 100 * MICRO, BEAT_NS = 300 * MILLI, LOST_NS = 2700 * MILLI;
+constexpr u64 START_NS = 1500 * MILLI;     // that a keeper waits for a host which was silent before it started, or while it was stopped
+constexpr u64 PAUSE_NS = 500 * MILLI;      // without running: it was stopped
 constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
 
 enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
@@ -38,6 +42,7 @@ struct Process {                           // of this host, attached
     Process& operator=(const Process&) = delete;
     int socket = -1, faults = -1;          // the keeper itself has no socket
     u64 pid = 0;
+    u32 place = ~0u;                       // Segments::take_place
     std::map<u32, u64> met;                // the life (incarnation) of each host whose bytes it first touched
     std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
@@ -46,10 +51,11 @@ struct Process {                           // of this host, attached
 struct Link {                              // to another host's keeper
     std::string name;
     std::unique_ptr<Wire> wire;
-    bool met = false, synced = false;      // met: heard of since this keeper lives; synced: its Sync is here
-    bool purged = false, writing = false;  // writing: epoll is told to say when there is room
+    bool synced = false;                   // its Sync is here
+    bool suspended = false;                // the lease has ended, and nothing that was borrowed is in use
+    bool writing = false;                  // epoll is told to say when there is room
     bool faults = true;
-    u64 heard_ns = 0, leased_ns = 0, pinged_ns = 0;
+    u64 adopted_ns = 0, pinged_ns = 0;
     u64 round_trip_ns = 0;
     u64 misses = 0, recalls = 0, invalidations = 0, bytes_in = 0, bytes_out = 0;
 };
@@ -69,6 +75,7 @@ public:
     bool lends() const { return links_[self_].faults; }
 
     // Local processes
+    bool settled() const { return settled_.load(); }   // any thread
     void attach(std::unique_ptr<Process> process);
     void detach(int socket);
     size_t processes() const { return processes_.size() - 1; }
@@ -103,7 +110,7 @@ public:
     void save(u64 unit) override { segments_.save(unit); }
     void restore(u64 unit) override { segments_.restore(unit); }
     void drop_shadow(u64 unit) override { segments_.drop_shadow(unit); }
-    bool take_slot(u32 home, u64 unit, u32& slot) override { return segments_.take_slot(home, unit, slot); }
+    bool take_slot(u32 home, u64 unit, u32& slot) override;
     void free_slot(u32 slot) override { segments_.free_slot(slot); }
     void admit(u32 home, u64 unit, bool write) override;
     void condemn(u32 home, u64 unit) override;
@@ -123,6 +130,10 @@ private:
     void faults_of(Process& process);
     void frames_of(u32 host);
     void drop_link(u32 host, const std::string& why);
+    void ping(u32 host, u64 now);
+    void settle();
+    void end_lease(u32 host);
+    void give_up(u32 host);
     bool locate(u64 address, Place& place) const;
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
     void touched(Process& process, const Touch& touch);
@@ -158,6 +169,11 @@ private:
     std::set<Place> in_copies_;
     u64 copies_limit_ = 0;
     u64 started_ns_;
+    std::vector<std::tuple<int, u64, u64, u64, bool>> early_;   // prefetches, until it is settled
+    std::atomic<bool> settled_{false};
+    u64 ticked_ns_ = 0;
+    u32 awaited_ = ~0u;                    // the place last complained of
+    u64 suspend_until_ns_ = ~u64(0);
     std::atomic<u32> connected_{0};
     u32 broken_ = 0;                       // links that failed while sending
 };

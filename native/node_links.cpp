@@ -1,6 +1,7 @@
 // Node: the connections to other hosts' keepers, and time.
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "node.hpp"
 
@@ -13,14 +14,26 @@ void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
     Link& link = links_[host];
     link.wire = std::move(wire);
     connected_ |= 1u << host;
-    link.met = true;
-    link.heard_ns = link.pinged_ns = link.leased_ns = now_ns();
-    link.purged = false;
+    link.adopted_ns = now_ns();
+    store(segments_.head().heard[host], link.adopted_ns);
     const UnitsHead& head = segments_.head();
     Sync sync{head.incarnation, head.given[host], head.unit[self_], links_[self_].faults};
     link.writing = true;
     watch(link.wire->fd(), true);
-    link.wire->queue(frame_sync, 0, {reinterpret_cast<const char*>(&sync), sizeof sync});
+    // Its answer, and with it the lease, comes before anything that is asked for on this connection.
+    ping(host, link.adopted_ns);
+    if (!(broken_ & 1u << host)) link.wire->queue(frame_sync, 0, {reinterpret_cast<const char*>(&sync), sizeof sync});
+}
+
+void Node::ping(u32 host, u64 now) {
+    Link& link = links_[host];
+    link.pinged_ns = now;
+    try {
+        link.wire->queue(frame_ping, now);
+        want_output(link, !link.wire->flush());
+    } catch (const Error&) {
+        broken_ |= 1u << host;
+    }
 }
 
 void Node::want_output(Link& link, bool want) {
@@ -52,6 +65,7 @@ void Node::synced(u32 host, const Sync& sync) {
     if (head.seen[host] && head.seen[host] != sync.incarnation) {
         log("host " + link.name + " was restarted: what it had is gone");
         coherence_.lost(host);
+        coherence_.purge(host);
     }
     if (head.taken[host] != sync.session) coherence_.purge(host);  // it declared this host lost meanwhile
     if (head.unit[host] && head.unit[host] != sync.unit) coherence_.purge(host);
@@ -74,7 +88,7 @@ void Node::frames_of(u32 host) {
     try {
         want_output(link, !link.wire->flush());
         for (int rounds = 0; rounds < 16 && link.wire->fill(); rounds++) {
-            link.heard_ns = now_ns();
+            store(segments_.head().heard[host], now_ns());
             while (const FrameHead* peeked = link.wire->peek()) {
                 const FrameHead head = *peeked;
                 payload_.resize(head.bytes);
@@ -83,7 +97,8 @@ void Node::frames_of(u32 host) {
                 if (head.type == frame_ping) {
                     link.wire->queue(frame_pong, head.id);
                 } else if (head.type == frame_pong) {
-                    link.leased_ns = head.id;
+                    store(segments_.head().leased[host], head.id);
+                    link.suspended = false;
                     u64 took = now_ns() - head.id;
                     link.round_trip_ns = link.round_trip_ns ? std::min(link.round_trip_ns + link.round_trip_ns / 16, took) : took;
                 } else if (head.type == frame_sync && head.bytes == sizeof(Sync)) {
@@ -148,6 +163,8 @@ void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u3
 }
 
 bool Node::tick(u64 now) {
+    if (!settled()) return settle(), false;
+    if (now - std::exchange(ticked_ns_, now) > PAUSE_NS) started_ns_ = now;  // what came meanwhile is not read yet
     for (auto at = waiting_.begin(); at != waiting_.end();) {
         Place place = at->first;
         auto hold = holds_.find(place);
@@ -171,31 +188,33 @@ bool Node::tick(u64 now) {
         if (host == self_) continue;
         Link& link = links_[host];
         if (broken_ & 1u << host) drop_link(host, "sending failed");
-        if (link.wire && now - link.pinged_ns > BEAT_NS) {
-            link.pinged_ns = now;
-            try {
-                link.wire->queue(frame_ping, now);
-                want_output(link, !link.wire->flush());
-            } catch (const Error& error) { drop_link(host, error.what()); }
-        }
-        if (link.met && !link.purged && now - link.leased_ns > LEASE_NS) {
-            drop_link(host, "no answer");
-            link.purged = true;
-            coherence_.purge(host);
-        }
-        if (!coherence_.is_lost(host) && now - std::max(link.heard_ns, started_ns_) > LOST_NS) {
-            drop_link(host, "silence");
-            log("host " + link.name + " is lost");
-            store(segments_.head().given[host], segments_.head().given[host] + 1);
-            coherence_.lost(host);
-            for (auto& process : processes_) {
-                for (auto [home, address] : process->strangers)
-                    if (home == host) check(*process, poison_pages(process->faults, address, PAGE));
-                std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
-            }
-        }
+        if (link.wire && now - link.pinged_ns > BEAT_NS) ping(host, now);
+        if (link.wire && now - std::max(link.adopted_ns, segments_.head().leased[host]) > LEASE_NS) drop_link(host, "no answer");
+        if (!link.suspended && now - segments_.head().leased[host] > LEASE_NS) end_lease(host);
+        const u64 heard = segments_.head().heard[host];
+        if (!coherence_.is_lost(host) && now - (heard ? heard : started_ns_) > LOST_NS && now - started_ns_ > START_NS) give_up(host);
     }
     return !waiting_.empty();
+}
+
+void Node::end_lease(u32 host) {
+    links_[host].suspended = true;
+    suspend_until_ns_ = now_ns() + SUSPEND_NS;
+    coherence_.suspend(host);
+    suspend_until_ns_ = ~u64(0);
+}
+
+void Node::give_up(u32 host) {
+    Link& link = links_[host];
+    drop_link(host, "silence");
+    log("host " + link.name + " is lost");
+    store(segments_.head().given[host], segments_.head().given[host] + 1);
+    coherence_.lost(host);
+    for (auto& process : processes_) {
+        for (auto [home, address] : process->strangers)
+            if (home == host) check(*process, poison_pages(process->faults, address, PAGE));
+        std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
+    }
 }
 
 void Node::leave() {

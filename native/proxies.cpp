@@ -6,9 +6,10 @@ namespace osf {
 
 constexpr u64 MS = 1'000'000;
 constexpr u64 TICK_MS = 250;
+constexpr size_t EARLY_MOST = 4096;
 
-Proxy::Proxy(const std::shared_ptr<Space>& home, const Uuid& uuid, bool read_only)
-    : space(Space::proxy(home, uuid, read_only)), inherited_(space->adopted()) {
+Proxy::Proxy(const std::shared_ptr<Space>& home, const Uuid& of, bool read_only)
+    : space(Space::proxy(home, of, read_only)), uuid(of), inherited_(space->adopted()) {
     if (!inherited_) return;
     for (const Held& held : space->pinned()) left_[held.pin] = held.record;
 }
@@ -35,13 +36,13 @@ Proxy::Use::~Use() {
 void Proxy::keep(u64 number, const Held& held) {
     {
         std::lock_guard guard(mutex_);
-        if (pins_.try_emplace(number, Entry{held}).second) {
+        if (!early_.erase(number) && pins_.try_emplace(number, Entry{held}).second) {
             space->hand_out(held);
             return;
         }
     }
     space->release(held);
-    throw Error(Code::bad_input, "the process holds another array by the number " + std::to_string(number));
+    throw Error(Code::bad_input, "the process holds another array, or wants none, by the number " + std::to_string(number));
 }
 
 void Proxy::release(u64 number) noexcept {
@@ -49,7 +50,11 @@ void Proxy::release(u64 number) noexcept {
     {
         std::lock_guard guard(mutex_);
         auto found = pins_.find(number);
-        if (found == pins_.end()) return;
+        if (found == pins_.end()) {
+            if (early_.size() > EARLY_MOST) early_.clear();
+            early_.insert(number);
+            return;
+        }
         if (found->second.users) {
             found->second.released = true;
             return;
@@ -78,6 +83,25 @@ void Proxy::claim(const std::vector<std::pair<u64, Held>>& wanted) {
         inherited_ = false;
     }
     for (const Held& held : rest) space->release(held);
+}
+
+// Each pin is taken as `at` takes one: a copied word would be seen too late by somebody who is just looking at all pins.
+std::vector<u32> Proxy::inherit(Proxy& from, const std::vector<u64>& numbers) {
+    std::scoped_lock both(mutex_, from.mutex_);  // nothing is let go of meanwhile
+    std::vector<u32> indices;
+    for (u64 number : numbers) {
+        auto found = from.pins_.find(number);
+        if (found == from.pins_.end() || found->second.released)
+            throw Error(Code::bad_input, "the process does not hold what its child is to inherit: number " + std::to_string(number));
+        const Held held = space->at(u64(from.space->bytes(found->second.held)));
+        if (held.record != found->second.held.record || !pins_.try_emplace(number, Entry{held}).second) {
+            space->release(held);
+            throw Error(Code::bad_input, "a child cannot inherit the number " + std::to_string(number));
+        }
+        space->hand_out(held);
+        indices.push_back(held.pin);
+    }
+    return indices;
 }
 
 Proxies::Proxies(Served served)
@@ -115,6 +139,13 @@ std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& li
     lines_.insert(&line);
     changed_.notify_all();
     return place.proxy;
+}
+
+std::shared_ptr<Proxy> Proxies::of(const Uuid& uuid) {
+    std::lock_guard guard(mutex_);
+    auto found = places_.find(uuid);
+    if (found == places_.end() || found->second.leaving) throw Error(Code::bad_input, "the process is not known here");
+    return found->second.proxy;
 }
 
 void Proxies::leave(const Uuid& uuid, Line& line, bool bye) {

@@ -2,40 +2,17 @@
 #include "remote.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <set>
+#include <bit>
 
 namespace osf {
 
-constexpr int DIAL_MS = 2000;
+constexpr useconds_t RETRY_US = 20'000;
 constexpr size_t IDLE_MOST = 8;
 constexpr u64 MS = 1'000'000;
-
-// Guards what fork handlers close. Never destroyed: connections may outlive static objects.
-static struct Inherited {
-    std::mutex mutex;
-    std::set<int> fds;
-    std::atomic<u64> forks{1};
-}& inherited = *new Inherited;
-
-void close_in_children(int fd, bool add) {
-    static int once = pthread_atfork([] { inherited.mutex.lock(); }, [] { inherited.mutex.unlock(); }, [] {
-        for (int open : inherited.fds) ::close(open);
-        inherited.fds.clear();
-        inherited.forks++;
-        inherited.mutex.unlock();
-    });
-    (void)once;
-    std::lock_guard guard(inherited.mutex);
-    if (add) inherited.fds.insert(fd);
-    else inherited.fds.erase(fd);
-}
-
-u64 forks() { return inherited.forks.load(std::memory_order_relaxed); }
 
 void throw_error(In in) {
     u32 code = in.get<u32>();
@@ -45,16 +22,16 @@ void throw_error(In in) {
     throw Error(code <= u32(Code::os) ? Code(code) : Code::os, message);
 }
 
-Connection::Connection(const Peer& peer, const Uuid& uuid) {
+Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) {
     const u64 start = now_ns();
-    wire = Wire::connect(peer.host, peer.port, peer.key, DIAL_MS);
+    wire = Wire::connect(peer.host, peer.port, peer.key, budget_ms);
     close_in_children(wire->fd(), true);
     try {
         wire->lost_after(3000);
         Hello hello = peer.hello;
         std::copy(uuid.begin(), uuid.end(), hello.head.process);
         wire->send(frame_hello, 0, hello.encode());
-        const FrameHead* head = wire->wait(std::max<long>(0, SILENCE_MS * long(MS) - long(now_ns() - start)));
+        const FrameHead* head = wire->wait(std::max<long>(0, (budget_ms + 500) * long(MS) - long(now_ns() - start)));
         if (!head) throw HostLost(peer.label(), "it does not answer the hello");
         const u16 type = head->type;
         std::string payload = wire->open();
@@ -72,13 +49,17 @@ Connection::Connection(const Peer& peer, const Uuid& uuid) {
 }
 
 Connection::~Connection() {
-    ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
+    if (!shared) ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
     close_in_children(wire->fd(), false);
 }
 
-Remote::Remote(Peer peer) : peer_(std::move(peer)) {}
+Remote::Remote(Peer peer) : peer_(std::move(peer)) {
+    handle_forks();
+    know(true);
+}
 
 Remote::~Remote() {
+    know(false);
     close();
     Line* own = line_.load();
     if (own && own->fork == forks()) delete own;
@@ -92,17 +73,22 @@ void Remote::check_usable() const {
     if (closed_) throw Error(Code::closed, "the space '" + peer_.hello.space + "' was closed by this process");
 }
 
+std::unique_ptr<Remote::Line> Remote::new_line() {
+    auto fresh = std::make_unique<Line>();
+    fresh->fork = forks();
+    if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
+    auto holding = [raw = fresh.get()] {
+        std::lock_guard guard(raw->mutex);
+        return !raw->pins.empty();
+    };
+    fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, reach_, peer_.label());
+    return fresh;
+}
+
 Remote::Line& Remote::line() {
     Line* present = line_.load();
     while (!present || present->fork != forks()) {
-        auto fresh = std::make_unique<Line>();
-        fresh->fork = forks();
-        if (::getrandom(fresh->uuid.data(), fresh->uuid.size(), 0) != ssize_t(fresh->uuid.size())) fail_os("getrandom", errno);
-        auto holding = [raw = fresh.get()] {
-            std::lock_guard guard(raw->mutex);
-            return !raw->pins.empty();
-        };
-        fresh->transfers = std::make_unique<Transfers>([this, raw = fresh.get()] { return dial(*raw); }, holding, peer_.label());
+        auto fresh = new_line();
         if (line_.compare_exchange_strong(present, fresh.get())) present = fresh.release();
     }
     return *present;
@@ -110,22 +96,32 @@ Remote::Line& Remote::line() {
 
 std::unique_ptr<Connection> Remote::dial(Line& line) {
     check_usable();
-    auto connection = std::make_unique<Connection>(peer_, line.uuid);
-    if (!(connection->welcome.flags & welcome_tell_pins)) return connection;
+    const u64 start = now_ns();
+    try {
+        auto connection = std::make_unique<Connection>(peer_, line.uuid, reach_.budget_ms());
+        if (connection->welcome.flags & welcome_tell_pins) claim(line, *connection);
+        reach_.good(now_ns() - start);
+        return connection;
+    } catch (const HostLost&) {
+        reach_.failed(start);
+        throw;
+    }
+}
+
+void Remote::claim(Line& line, Connection& connection) {
     Ask claim = ask(Call::claim);
     {
         std::lock_guard guard(line.mutex);
         for (const auto& [number, kept] : line.pins)
-            if (kept.incarnation == connection->welcome.incarnation && kept.member == connection->welcome.member)
+            if (kept.incarnation == connection.welcome.incarnation && kept.member == connection.welcome.member)
                 claim.out.add(number).add(kept.pin).add(kept.record);
     }
-    begin(line, *connection, claim);
-    Answer answer = finish(*connection, claim);
+    begin(line, connection, claim);
+    Answer answer = finish(connection, claim);
     if (!answer.good) throw_error(In(answer.payload));
-    return connection;
 }
 
-std::unique_ptr<Connection> Remote::take(Line& line, bool fresh) {
+std::unique_ptr<Connection> Remote::take(Line& line, bool fresh, bool patient) {
     while (!fresh) {
         std::unique_ptr<Connection> connection;
         {
@@ -134,12 +130,19 @@ std::unique_ptr<Connection> Remote::take(Line& line, bool fresh) {
             connection = std::move(line.idle.back());
             line.idle.pop_back();
         }
-        // It has nothing to say to us, unless that it is at its end.
+        // It has nothing to say to us, unless that it is at its end. Those of a host that fell silent are as silent.
         pollfd state{connection->wire->fd(), POLLIN | POLLRDHUP, 0};
-        if (::poll(&state, 1, 0) == 0) return connection;
+        if (!reach_.lost() && ::poll(&state, 1, 0) == 0) return connection;
         drop(line, std::move(connection));
     }
-    return dial(line);
+    for (;;) {
+        try {
+            return dial(line);
+        } catch (const HostLost&) {
+            if (!patient || reach_.lost()) throw;
+        }
+        ::usleep(RETRY_US);
+    }
 }
 
 void Remote::give_back(Line& line, std::unique_ptr<Connection> connection) {
@@ -165,9 +168,14 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
         std::span<const u64> some = std::span(releases).subspan(at, std::min<size_t>(RANGES_MAX, releases.size() - at));
         wire.queue(u16(frame_call + u16(Call::release)), 0, {reinterpret_cast<const char*>(some.data()), some.size_bytes()});
     }
-    const u64 id = connection.next_id++;
+    send(connection, ask);
+}
+
+void Remote::send(Connection& connection, const Ask& ask) {
+    Wire& wire = *connection.wire;
+    const u64 id = connection.asked = ask.id ? ask.id : connection.next_id++;
     wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
-    u64 heard = now_ns();
+    u64& heard = connection.heard = now_ns();
     for (u64 done = 0;;) {
         size_t before = wire.queued();
         if (wire.flush() && done == ask.parts.size()) return;
@@ -186,9 +194,10 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
 
 Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
-    const u64 id = connection.next_id - 1;
-    u64 heard = now_ns(), asked = heard;
-    bool cancelled = false;
+    const u64 id = connection.asked;
+    u64& heard = connection.heard;
+    u64 asked = now_ns();
+    bool& cancelled = ask.cancelled;
     for (;;) {
         const FrameHead* head = wire.wait(100 * MS);
         const u64 now = now_ns();
@@ -222,14 +231,36 @@ Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
     }
 }
 
+// With as many calls under way as there are lanes, more are made without: they are not made again.
 Remote::Answer Remote::call(Ask ask) {
     Line& own = line();
-    for (int attempt = 0;; attempt++) {
+    if (!ask.once) return call_in_lane(own, ask);
+    struct Lane {
+        Line& line;
+        u64 bit = 0;
+        Lane(Line& of, Ask& ask) : line(of) {
+            std::lock_guard guard(line.mutex);
+            bit = line.lanes & -line.lanes;
+            line.lanes ^= bit;
+            if (bit) ask.id = u64(std::countr_zero(bit) + 1) << 56 | line.next_once++;
+        }
+        ~Lane() {
+            std::lock_guard guard(line.mutex);
+            line.lanes |= bit;
+        }
+    } lane(own, ask);
+    return call_in_lane(own, ask);
+}
+
+Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
+    const u64 start = now_ns();
+    std::optional<WelcomeHead> first;              // who was asked
+    u64 broke = 0;                                 // when it first did
+    for (;;) {
         std::unique_ptr<Connection> connection;
-        u64 start = now_ns();
         try {
             check_usable();
-            connection = take(own, attempt > 0);
+            connection = take(own, broke != 0);
         } catch (const HostLost& error) {
             lost(error.what(), ask);
         }
@@ -239,23 +270,37 @@ Remote::Answer Remote::call(Ask ask) {
             give_back(own, std::move(connection));
             lost(other ? "it was restarted and does not have this array any more" : "it was cut off for so long that it let go of what this process held", ask);
         }
+        if (first && !ask.again && (first->incarnation != connection->welcome.incarnation || first->member != connection->welcome.member)) {
+            give_back(own, std::move(connection));
+            lost("the connection broke, and nobody knows whether the call was done", ask);
+        }
+        first = connection->welcome;
         Answer answer;
         try {
             begin(own, *connection, ask);
-            start = now_ns();
             answer = finish(*connection, ask);
         } catch (const Error& error) {
-            const bool silent = now_ns() - start > SILENCE_MS * MS && !ask.interrupted;
+            const u64 now = now_ns(), heard = connection->heard;
             drop(own, std::move(connection), ask.new_pin);
             if (error.code != Code::host_lost) throw;
-            if (!ask.again || attempt || silent) lost(error.what(), ask);
-            if (ask.new_pin) ask.out.set_first(ask.new_pin = new_number());
+            if (!broke) broke = now;
+            const bool silent = now - heard > SILENCE_MS * MS;
+            if (silent) reach_.failed(heard);
+            if (!(ask.again || ask.id) || ask.cancelled || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
+            if (ask.anew) ask.anew();
+            if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());
+            if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, std::max(0l, ask.timeout_ns - long(now - start)));
             continue;
         }
         give_back(own, std::move(connection));
-        if (!answer.good) throw_error(In(answer.payload));
         answer.number = ask.new_pin;
-        return answer;
+        if (answer.good) return answer;
+        try {
+            throw_error(In(answer.payload));
+        } catch (const HostLost& error) {
+            if (!error.host.empty()) throw;
+            lost(error.what(), ask);
+        }
     }
 }
 
@@ -288,13 +333,16 @@ void Remote::close() {
 
 // Does not wait for anything: it is called wherever Python lets go of an array.
 void Remote::release(const RemoteArray& array) noexcept {
-    if (array.fork != forks() || closed_) return;
+    Line* present = line_.load();
+    if (!present || present->fork != forks() || closed_) return;
     try {
-        Line& own = line();
+        Line& own = *present;
         std::unique_ptr<Connection> connection;
         {
             std::lock_guard guard(own.mutex);
-            own.pins.erase(array.number);
+            auto held = own.pins.find(array.number);
+            if (held == own.pins.end() || held->second.record != array.record) return;  // its parent's, and not inherited
+            own.pins.erase(held);
             if (own.idle.empty()) {
                 own.releases.push_back(array.number);
                 return;

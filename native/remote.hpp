@@ -1,11 +1,12 @@
 // Another host as one process of this one calls it (calls.hpp): one Remote per process and other host.
 //
 // A blocking call takes an idle connection or opens one. Gets and writes of bytes by address share one more, on which many are in
-// flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer is lost: HostLost. So is what it
-// held for us if it comes back as another incarnation, or has given up our place in the meantime; new calls work then.
+// flight (transfer.hpp). A host that is silent for SILENCE_MS while it owes an answer, or cannot be reached for so long (reach.hpp), is
+// lost: HostLost. So is what it held for us if it comes back as another incarnation, or has given up our place in the
+// meantime; new calls work then. A call whose connection broke is made again if it is harmless to do it twice, or if the home knows
+// it again (calls.hpp).
 //
-// After fork the child has a line of its own: no connection, another uuid. Its pins are its parent's numbers, so each is taken
-// anew by its address when it is first used; until then the parent has to hold it.
+// After fork the child has a line of its own, with a uuid of its own and its parent's pins by the same numbers (remote_fork.cpp).
 #pragma once
 
 #include <functional>
@@ -15,6 +16,7 @@
 
 #include "calls.hpp"
 #include "hello.hpp"
+#include "reach.hpp"
 #include "space.hpp"
 #include "transfer.hpp"
 #include "wire.hpp"
@@ -24,6 +26,7 @@ namespace osf {
 struct Peer {
     std::string host;
     u16 port = 0;
+    u32 number = 0;          // among the hosts
     Key key{};
     Hello hello;             // without the uuid of the process
     std::string label() const { return host + ":" + std::to_string(port); }
@@ -33,9 +36,11 @@ struct Peer {
 struct Connection {
     std::unique_ptr<Wire> wire;
     WelcomeHead welcome;
-    u64 next_id = 1;
+    u64 next_id = 1, asked = 0; // the id of the next call, and of the last
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
-    Connection(const Peer& peer, const Uuid& uuid);
+    u64 heard = 0;              // when something came last, or a call was made
+    bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
+    Connection(const Peer& peer, const Uuid& uuid, int budget_ms = 2000);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -86,6 +91,7 @@ public:
     bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
     std::atomic<bool> mapped{false};                // its addresses may be touched in this process
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
+    const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
     RemoteArray make(const Spec& spec, bool zero);
     RemoteArray put(const Spec& spec, std::span<const char> bytes, bool replace);
@@ -137,22 +143,29 @@ private:
         Uuid uuid{};
         std::mutex mutex;
         std::vector<std::unique_ptr<Connection>> idle;
+        u64 lanes = (1 << LANES) - 1;                           // those that are free
+        u64 next_once = 1;
         std::vector<u64> releases;                              // to be told with the next call
         struct Kept { u64 incarnation, record; u32 member, pin; };
         std::unordered_map<u64, Kept> pins;                     // by number
-        std::atomic<u64> next_number{1};
         std::unique_ptr<Transfers> transfers;                   // last, so that it ends first: its thread uses the rest
     };
     struct Ask {
         Call call;
         Out out;
         bool again = false;                                     // harmless if done twice
+        bool once = false;                                      // it must not be done twice, but may be asked for so
+        u64 id = 0;                                             // with its lane
         RemoteArray* arrays[2] = {nullptr, nullptr};
         u64 new_pin = 0;                                        // number of a pin that the call makes
         std::span<const char> parts;
         std::function<void(In)> page;                           // for each part of the reply
+        std::function<void()> anew;                             // before it is made again
+        mutable bool cancelled = false;
         Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
         u64 address = 0, bytes = 0;                             // what it is about, for errors
+        size_t timeout_at = 0;                                  // where `out` says how long to wait; 0: nowhere
+        long timeout_ns = -1;
     };
     struct Answer {
         bool good = false;
@@ -160,24 +173,50 @@ private:
         WelcomeHead welcome;
         u64 number = 0;                                         // of the pin that was made
     };
+    struct Heir {                                               // a child that is being forked
+        Uuid uuid{};
+        std::unique_ptr<Connection> connection;                 // none: the host could not be asked, and why
+        std::unordered_map<u64, Line::Kept> pins;
+        std::string why;
+    };
     Line& line();
+    std::unique_ptr<Line> new_line();
     std::unique_ptr<Connection> dial(Line& line);
-    std::unique_ptr<Connection> take(Line& line, bool fresh);
+    void claim(Line& line, Connection& connection);
+    std::unique_ptr<Connection> take(Line& line, bool fresh, bool patient = true);
     void give_back(Line& line, std::unique_ptr<Connection> connection);
     void drop(Line& line, std::unique_ptr<Connection> connection, u64 new_pin = 0);
     void begin(Line& line, Connection& connection, const Ask& ask);
+    void send(Connection& connection, const Ask& ask);
     Answer finish(Connection& connection, const Ask& ask);
     Answer call(Ask ask);
     RemoteArray keep(const Answer& answer, In& in);
     u64 number_of(RemoteArray& array);
-    u64 new_number() { return line().next_number++; }
+    u64 new_number() { return next_number_++; }
     Ask ask(Call call, bool again = false) const;
     Ask about(Call call, RemoteArray& array, bool again = false);
+    Ask once(Call call, RemoteArray& array);
+    Answer call_in_lane(Line& line, Ask& ask);
+    static void add_timeout(Ask& ask, long timeout_ns);
     [[noreturn]] void lost(const std::string& why, const Ask& ask) const;
+
+    static void handle_forks();
+    void know(bool here);                                       // whether fork handlers look at it
+    void fork_prepare(u64 give_up_at);
+    void fork_parent();
+    void fork_child();
+    void announce(Heir& heir);
+    void bequeath(Line& line, const WelcomeHead& here, Heir& heir);
+    void forbid();
 
     const Peer peer_;
     std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held
+    Reach reach_;
+    std::atomic<u64> next_number_{1};                           // never used twice, not by children either
     std::atomic<bool> closed_{false};
+    Line* forking_ = nullptr;                                   // locked while this process is forked
+    std::unique_ptr<Heir> heir_;
+    std::string left_behind_;
 };
 
 }  // namespace osf

@@ -19,24 +19,34 @@ Remote::Ask Remote::about(Call call, RemoteArray& array, bool again) {
     return result;
 }
 
-// A child of the process that took the pin takes its own. What says which pin it is changes then, and `fork` last: other threads of the
-// child may look at it.
+Remote::Ask Remote::once(Call call, RemoteArray& array) {
+    Ask result = about(call, array);
+    result.once = true;
+    return result;
+}
+
+void Remote::add_timeout(Ask& ask, long timeout_ns) {
+    ask.timeout_at = ask.out.size();
+    ask.timeout_ns = timeout_ns;
+    ask.out.add(timeout_ns);
+}
+
+// A child holds what its parent held by the same number, at a place of its own. What says which changes when it is first asked for,
+// and `fork` last: other threads of the child may look at it.
 u64 Remote::number_of(RemoteArray& array) {
     std::atomic_ref<u64> fork(array.fork);
     if (fork.load(std::memory_order_acquire) == forks()) return array.number;
-    static std::mutex& mutex = *new std::mutex;  // taken in children only: no fork leaves it locked in a first process
-    std::lock_guard guard(mutex);
-    if (fork.load(std::memory_order_acquire) == forks()) return array.number;
-    RemoteArray again = at(array.address);
-    if (again.record != array.record || again.nbytes != array.nbytes || again.address != array.address) {
-        release(again);
-        throw Error(Code::closed, "the array was freed after this process was forked from the one that held it; find it again");
+    Line& own = line();
+    std::lock_guard guard(own.mutex);
+    auto held = own.pins.find(array.number);
+    if (held == own.pins.end() || held->second.record != array.record) {
+        const std::string why = left_behind_.empty() ? "the host " + peer_.label() + " was lost before this process was forked" : left_behind_;
+        throw HostLost(peer_.label(), why + "; find the array again", array.address, array.nbytes);
     }
-    array.number = again.number;
-    array.incarnation = again.incarnation;
-    array.member = again.member;
-    array.pin = again.pin;
-    fork.store(again.fork, std::memory_order_release);
+    array.incarnation = held->second.incarnation;
+    array.member = held->second.member;
+    array.pin = held->second.pin;
+    fork.store(forks(), std::memory_order_release);
     return array.number;
 }
 
@@ -72,7 +82,7 @@ static void add_spec(Out& out, const Spec& spec) {
 }
 
 RemoteArray Remote::make(const Spec& spec, bool zero) {
-    Ask what = ask(Call::make);
+    Ask what = ask(Call::make, true);  // of two, the one whose answer did not come is let go of
     what.out.add(what.new_pin = new_number());
     add_spec(what.out, spec);
     what.out.add(u8(zero));
@@ -119,13 +129,13 @@ std::pair<u64, std::string> Remote::look(RemoteArray& array) {
 }
 
 void Remote::publish(RemoteArray& array, bool replace) {
-    Ask what = about(Call::publish, array);
+    Ask what = once(Call::publish, array);
     what.out.add(u8(replace));
     call(std::move(what));
 }
 
 void Remote::name(RemoteArray& array, std::string_view name) {
-    Ask what = about(Call::name, array);
+    Ask what = once(Call::name, array);
     what.out.text(name);
     call(std::move(what));
 }
@@ -138,6 +148,7 @@ bool Remote::contains(std::string_view name) {
 
 bool Remote::remove(std::string_view name, RemoteArray* only) {
     Ask what = ask(Call::remove);
+    what.once = true;
     what.out.text(name).add(u8(only != nullptr)).add(only ? number_of(*only) : u64(0));
     what.arrays[0] = only;
     return In(call(std::move(what)).payload).get<u8>();
@@ -145,14 +156,16 @@ bool Remote::remove(std::string_view name, RemoteArray* only) {
 
 void Remote::rename(std::string_view from, std::string_view to) {
     Ask what = ask(Call::rename);
+    what.once = true;
     what.out.text(from).text(to);
     call(std::move(what));
 }
 
 std::vector<Entry> Remote::list(std::string_view prefix) {
     std::vector<Entry> entries;
-    Ask what = ask(Call::list);
+    Ask what = ask(Call::list, true);
     what.out.text(prefix);
+    what.anew = [&] { entries.clear(); };
     what.page = [&](In in) {
         while (in.more()) {
             Entry& entry = entries.emplace_back();
@@ -214,7 +227,7 @@ std::string Remote::owners(u64 address, u64 bytes) {
 }
 
 std::pair<bool, u64> Remote::atomic(RemoteArray& array, u64 offset, Verb verb, u8 width, u64 a, u64 b) {
-    Ask what = about(Call::atomic, array, verb == Verb::load);
+    Ask what = verb == Verb::load ? about(Call::atomic, array, true) : once(Call::atomic, array);
     what.out.add(offset).add(a).add(b).add(verb).add(width);
     Answer answer = call(std::move(what));
     In in(answer.payload);
@@ -223,8 +236,9 @@ std::pair<bool, u64> Remote::atomic(RemoteArray& array, u64 offset, Verb verb, u
 }
 
 bool Remote::wait_word(RemoteArray& array, u64 offset, u32 expected, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::wait_word, array);
-    what.out.add(offset).add(expected).add(timeout_ns);
+    Ask what = about(Call::wait_word, array, true);
+    what.out.add(offset).add(expected);
+    add_timeout(what, timeout_ns);
     what.interrupted = interrupted;
     return In(call(std::move(what)).payload).get<u8>();
 }
@@ -236,13 +250,13 @@ int Remote::wake_word(RemoteArray& array, u64 offset, int count) {
 }
 
 Grant Remote::lock_take(RemoteArray& array, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::lock_take, array);
-    what.out.add(timeout_ns);
+    Ask what = once(Call::lock_take, array);
+    add_timeout(what, timeout_ns);
     what.interrupted = interrupted;
     return Grant(In(call(std::move(what)).payload).get<u8>());
 }
 
-bool Remote::lock_drop(RemoteArray& array) { return In(call(about(Call::lock_drop, array)).payload).get<u8>(); }
+bool Remote::lock_drop(RemoteArray& array) { return In(call(once(Call::lock_drop, array)).payload).get<u8>(); }
 
 bool Remote::lock_owned(RemoteArray& array) { return In(call(about(Call::lock_owned, array, true)).payload).get<u8>(); }
 
@@ -337,15 +351,15 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
     std::vector<Ask> asks(remotes.size());
     std::vector<std::unique_ptr<Connection>> connections(remotes.size());
     std::vector<bool> again(remotes.size());
+    bool patient = true;
     auto tried = [&](size_t which, auto&& work) {
         Remote& remote = *remotes[which];
         try {
             work(remote);
         } catch (const Error& error) {
-            if (connections[which]) {  // it broke: asked alone it is tried anew
-                again[which] = error.code == Code::host_lost;
-                remote.drop(remote.line(), std::move(connections[which]), asks[which].new_pin);
-            }
+            if (connections[which] && now_ns() - connections[which]->heard > u64(SILENCE_MS) * 1'000'000) remote.reach_.failed(connections[which]->heard);
+            again[which] = error.code == Code::host_lost && patient && !remote.reach_.lost();  // it is asked alone, after the others
+            if (connections[which]) remote.drop(remote.line(), std::move(connections[which]), asks[which].new_pin);
             if (!again[which]) failed(which, error);
         }
     };
@@ -355,7 +369,7 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
             what.out.add(what.new_pin = remote.new_number()).text(name);
             remote.check_usable();
             try {
-                connections[which] = remote.take(remote.line(), false);
+                connections[which] = remote.take(remote.line(), false, false);
             } catch (const HostLost& error) {
                 remote.lost(error.what(), what);
             }
@@ -363,22 +377,19 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
         });
     }
     for (size_t which = 0; which < remotes.size(); which++) {
-        if (!connections[which] && !again[which]) continue;
-        if (connections[which]) {
-            tried(which, [&](Remote& remote) {
-                Answer answer = remote.finish(*connections[which], asks[which]);
-                remote.give_back(remote.line(), std::move(connections[which]));
-                if (!answer.good) throw_error(In(answer.payload));
-                answer.number = asks[which].new_pin;
-                In in(answer.payload);
-                if (in.get<u8>()) found[which] = remote.keep(answer, in);
-            });
-        }
-        if (again[which]) {
-            again[which] = false;
-            tried(which, [&](Remote& remote) { found[which] = remote.find(name); });
-        }
+        if (!connections[which]) continue;
+        tried(which, [&](Remote& remote) {
+            Answer answer = remote.finish(*connections[which], asks[which]);
+            remote.give_back(remote.line(), std::move(connections[which]));
+            if (!answer.good) throw_error(In(answer.payload));
+            answer.number = asks[which].new_pin;
+            In in(answer.payload);
+            if (in.get<u8>()) found[which] = remote.keep(answer, in);
+        });
     }
+    patient = false;
+    for (size_t which = 0; which < remotes.size(); which++)
+        if (again[which]) tried(which, [&](Remote& remote) { found[which] = remote.find(name); });
     return found;
 }
 

@@ -40,7 +40,7 @@ static void punch_file(int fd, u64 at, u64 bytes) {
 
 Segments::Segments(const std::string& directory, const std::string& data_path, u32 self, u32 hosts, u64 segment_bytes, u32 unit)
     : self_(self), hosts_(hosts), segment_bytes_(segment_bytes), caches_(hosts, -1), copies_(hosts, nullptr),
-      committed_(units_bytes(hosts) / PAGE), slot_used_(SLOTS) {
+      committed_(units_bytes(hosts) / PAGE) {
     units_ = open_sized(directory + "/units", units_bytes(hosts));
     data_ = ::open(data_path.c_str(), O_RDWR | O_CLOEXEC);
     if (data_ < 0) fail_os("opening " + data_path, errno);
@@ -66,9 +66,12 @@ Segments::Segments(const std::string& directory, const std::string& data_path, u
     if (head.self != self || head.hosts != hosts)
         throw Error(Code::corrupt, directory + "/units belongs to host " + std::to_string(head.self) + " of " + std::to_string(head.hosts) +
                                        ", this is host " + std::to_string(self) + " of " + std::to_string(hosts) + "; remove the space on this host");
+    std::vector<bool> used(SLOTS);
     for (u32 host = 0; host < hosts; host++)
         if (host != self)
-            each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && slot_of(word) < SLOTS) slot_used_[slot_of(word)] = true; });
+            each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && slot_of(word) < SLOTS) used[slot_of(word)] = true; });
+    for (u32 slot = SLOTS; slot--;)
+        if (!used[slot]) free_slots_.push_back(slot);
 }
 
 Segments::~Segments() {
@@ -147,17 +150,62 @@ void Segments::restore(u64 unit) {
 
 void Segments::drop_shadow(u64 unit) {
     u64 size = unit_bytes(self_);
-    punch_file(shadow_, unit * size, size);
+    dropped_.push_back(unit);
+    if (dropped_.size() * size <= KEPT_SHADOWS) return;
+    unit = dropped_.front();
+    dropped_.pop_front();
+    if (home_state(word(self_, unit)) != lent) punch_file(shadow_, unit * size, size);
 }
 
 bool Segments::take_slot(u32 home, u64 unit, u32& slot) {
-    auto found = std::find(slot_used_.begin(), slot_used_.end(), false);
-    if (found == slot_used_.end()) return false;
-    slot = u32(found - slot_used_.begin());
+    if (free_slots_.empty()) return false;
+    slot = free_slots_.back();
     u64 size = unit_bytes(home);
     write_all(escrow_, bytes(Source::copy, home, unit, 0), size, slot * UNIT_MAX);
-    slot_used_[slot] = true;
+    free_slots_.pop_back();
     return true;
+}
+
+void Segments::free_slot(u32 slot) {
+    free_slots_.push_back(slot);
+    if (slot >= KEPT_SLOTS) punch_file(escrow_, slot * UNIT_MAX, UNIT_MAX);
+}
+
+static struct flock range(short type, u64 at, u64 bytes) {
+    struct flock lock {};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = off_t(at);
+    lock.l_len = off_t(bytes);
+    return lock;
+}
+
+int Segments::take_place(const std::string& directory, u32& place) {
+    int fd = ::open((directory + "/units").c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) fail_os("opening " + directory + "/units", errno);
+    for (place = 0; place < PLACES; place++) {
+        struct flock lock = range(F_WRLCK, place, 1);
+        if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return fd;
+    }
+    close(fd);
+    throw Error(Code::no_room, "more than " + std::to_string(PLACES) + " processes of this host have the space open");
+}
+
+std::vector<u32> Segments::places() const {
+    std::vector<u32> taken;
+    std::vector<std::pair<u64, u64>> open{{0, PLACES}};  // the kernel names any one that is in the way, not the first
+    while (!open.empty()) {
+        auto [begin, end] = open.back();
+        open.pop_back();
+        if (begin == end) continue;
+        struct flock lock = range(F_WRLCK, begin, end - begin);
+        if (fcntl(units_, F_OFD_GETLK, &lock) < 0) fail_os("asking which processes live", errno);
+        if (lock.l_type == F_UNLCK) continue;
+        taken.push_back(u32(lock.l_start));
+        open.emplace_back(begin, u64(lock.l_start));
+        open.emplace_back(u64(lock.l_start) + 1, end);
+    }
+    return taken;
 }
 
 void Segments::tidy(u32 home) {

@@ -1,12 +1,16 @@
 // The files behind a space of several hosts, on one host: what survives the keeper.
 //
 //   data      the own segment (of the Space)                shadow    what the home lent, unit by unit where data has it
-//   cache-N   copies of host N's segment, likewise          escrow    SLOTS units that were given back and not yet confirmed
+//   cache-N   copies of host N's segment, likewise          escrow    units that were given back and not yet confirmed
 //   units     one page of UnitsHead, then for every host 2^25 words of 8 bytes: one for each unit (coherence.hpp)
+//
+// Every process that has copies mapped holds a lock on one of the first PLACES bytes of `units` (an OFD lock: it ends with the
+// process, however that ends).
 //
 // All sparse. A segment begins at `base + host * reserve + data_at`; offset 0 of a file is that address.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -14,9 +18,13 @@
 
 namespace osf {
 
-constexpr u64 UNITS_MAGIC = 0x3173'7469'6e75'736full;   // "osunits1"
+constexpr u64 UNITS_MAGIC = 0x3273'7469'6e75'736full;   // "osunits2"
 constexpr u64 WORDS = 1 << 25;                          // of one host: 128 GiB of the smallest unit
-constexpr u32 SLOTS = 128;
+constexpr u32 SLOTS = 1 << 16, KEPT_SLOTS = 128;         // the first keep their memory when they are free
+constexpr u64 KEPT_SHADOWS = 16 * MIB;                  // of units that are here again
+constexpr u32 PLACES = 4096;
+constexpr u64 MICRO = 1'000, MILLI = 1'000'000, LEASE_NS = 1900 * MILLI;
+constexpr u64 SUSPEND_NS = 500 * MILLI;                 // at most, for keeping what was written when a lease has ended
 constexpr u64 UNIT_MIN = PAGE, UNIT_MAX = 2 * MIB;
 
 struct UnitsHead {
@@ -26,6 +34,8 @@ struct UnitsHead {
     u64 given[MAX_HOSTS];       // session: counts the times this host declared that one lost
     u64 taken[MAX_HOSTS];       // the session under which this host borrows from that one
     u32 unit[MAX_HOSTS];        // bytes; 0: not known yet
+    u64 leased[MAX_HOSTS];      // CLOCK_MONOTONIC: what is borrowed from that host may be used for LEASE from then on
+    u64 heard[MAX_HOSTS];       // likewise: when something last came from it
 };
 static_assert(sizeof(UnitsHead) <= PAGE);
 
@@ -53,12 +63,15 @@ public:
     void provide(u64 unit);                   // memory for an own unit that was never touched
     void save(u64 unit);
     void restore(u64 unit);
-    void drop_shadow(u64 unit);
+    void drop_shadow(u64 unit);               // soon: of units that are often lent the memory is kept
     bool take_slot(u32 home, u64 unit, u32& slot);
-    void free_slot(u32 slot) { slot_used_[slot] = false; }
+    void free_slot(u32 slot);
     void tidy(u32 home);
     u64 copied_bytes() const { return copied_; }      // in caches, about
 
+    std::vector<u32> places() const;          // of the processes that live
+
+    static int take_place(const std::string& directory, u32& place);       // a file to keep open as long
     static std::string cache_path(const std::string& directory, u32 host) { return directory + "/cache-" + std::to_string(host); }
     static constexpr u64 units_bytes(u32 hosts) { return PAGE + hosts * WORDS * 8; }
 
@@ -76,7 +89,8 @@ private:
     const char *shadow_bytes_ = nullptr, *escrow_bytes_ = nullptr;
     char* map_ = nullptr;
     std::vector<bool> committed_;             // pages of the words
-    std::vector<bool> slot_used_;
+    std::deque<u64> dropped_;                 // shadows that still have their memory
+    std::vector<u32> free_slots_;             // the next to take is the last
 };
 
 }  // namespace osf

@@ -33,15 +33,21 @@ void Session::call(Call which) {
         &Session::wake_word, &Session::lock_take, &Session::lock_drop, &Session::lock_owned, &Session::barrier_init,
         &Session::barrier_facts, &Session::barrier_wait, &Session::barrier_reset, &Session::channel_init,
         &Session::channel_facts, &Session::channel_send, &Session::channel_receive, &Session::channel_discard,
-        &Session::get, &Session::write, &Session::owners};
+        &Session::get, &Session::write, &Session::owners, &Session::inherit};
     static_assert(std::size(ANSWERS) == size_t(Call::count));
     std::string payload = wire_.open();
     In in(payload);
-    cancelled_ = answered_ = false;
+    cancelled_ = answered_ = doubtful_ = false;
+    told_ = nullptr;
     line_.busy_since = now_ns();
+    const u64 lane = lane_of(id_);
+    if (lane > LANES) throw Error(Code::bad_input, "there is no lane " + std::to_string(lane));
+    std::unique_lock<std::mutex> turn;
+    if (lane) turn = std::unique_lock(proxy_->lanes[lane - 1]);
     try {
-        (this->*ANSWERS[size_t(which)])(in);
+        if (!lane || resume()) (this->*ANSWERS[size_t(which)])(in);
     } catch (const Error& thrown) {
+        if (told_ && !doubtful_) store(told_->phase, u32(told_nothing));  // it had no effect
         // An error of the connection, or one after the answer has begun, cannot be told.
         if (gone_ || answered_ || which == Call::release) throw;
         error(thrown);
@@ -51,6 +57,32 @@ void Session::call(Call which) {
     }
     line_.busy_since = 0;
     push(false);
+}
+
+bool Session::resume() {
+    Told& told = space_.members.told(space_.members.slot(), u32(lane_of(id_) - 1));
+    const bool same = told.id == id_ && !std::memcmp(told.uuid, proxy_->uuid.data(), sizeof told.uuid);
+    const u32 phase = same ? load(told.phase) : u32(told_nothing);
+    if (phase == told_done && told.bytes <= sizeof told.answer) {
+        std::lock_guard guard(line_.sending);
+        answered_ = true;
+        line_.busy_since = 0;
+        wire_.queue(frame_reply, id_, {told.answer, told.bytes});
+        return false;
+    }
+    told_ = &told;
+    doubtful_ = phase == told_begun;
+    if (doubtful_) return true;
+    store(told.phase, u32(told_nothing));
+    std::memcpy(told.uuid, proxy_->uuid.data(), sizeof told.uuid);
+    told.id = id_;
+    return true;
+}
+
+void Session::commit() {
+    if (!told_) return;
+    if (doubtful_) throw Error(Code::host_lost, "its keeper was killed in the middle of this call, and nobody knows whether it was done");
+    store(told_->phase, u32(told_begun), std::memory_order_seq_cst);
 }
 
 void Session::push(bool all) {
@@ -63,6 +95,11 @@ void Session::push(bool all) {
 }
 
 void Session::reply(const Out& out) {
+    if (told_ && out.size() <= sizeof told_->answer) {
+        told_->bytes = u32(out.size());
+        std::memcpy(told_->answer, out.span().data(), out.size());
+        store(told_->phase, u32(told_done));
+    }
     std::lock_guard guard(line_.sending);
     answered_ = true;
     line_.busy_since = 0;

@@ -6,6 +6,7 @@
 // callers of long calls that we are still there, and ends proxies.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <functional>
 #include <list>
@@ -13,6 +14,7 @@
 #include <set>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "calls.hpp"
 #include "hello.hpp"
@@ -53,8 +55,12 @@ public:
     void release(u64 number) noexcept;
     void claim(const std::vector<std::pair<u64, Held>>& wanted);
     bool inherited() const { return inherited_; }
+    // Holds what another process holds, by the same numbers; the pins' indices. Throws bad_input if that one does not hold all of it.
+    std::vector<u32> inherit(Proxy& from, const std::vector<u64>& numbers);
 
     const std::shared_ptr<Space> space;
+    const Uuid uuid;
+    std::array<std::mutex, LANES> lanes;         // one call at a time in each, also if it came by a connection that broke since
 
 private:
     struct Entry {
@@ -65,6 +71,7 @@ private:
     std::mutex mutex_;
     std::unordered_map<u64, Entry> pins_;
     std::atomic<bool> inherited_;
+    std::unordered_set<u64> early_;              // numbers released before they were known: of calls that are still worked on
     std::map<u32, u64> left_;                    // pins that a killed keeper left, by index: record
 };
 
@@ -90,6 +97,7 @@ public:
 
     std::shared_ptr<Proxy> enter(const Uuid& uuid, bool read_only, Line& line);
     void leave(const Uuid& uuid, Line& line, bool bye);
+    std::shared_ptr<Proxy> of(const Uuid& uuid); // throws bad_input
 
 private:
     struct Place {

@@ -23,6 +23,8 @@ private:
     void reply(const Out& out = {});
     void reply(const Out& out, const std::function<void()>& undo);  // of what nobody would know of if the answer cannot be sent
     void error(const Error& error);
+    bool resume();                               // a call with a lane: false if it was answered already
+    void commit();                               // from here on it must not be done again; throws if that is in doubt
     bool given_up();                             // asked while a call waits: a cancel came, or the connection is gone
     bool wait_in_slices(long timeout_ns, const std::function<bool(long slice_ns)>& once);  // false: the time is over, or cancelled
 
@@ -45,8 +47,10 @@ private:
     void audit(In& in);
     void stats(In& in);
     void owners(In& in);
+    void inherit(In& in);
     void give(u64 number, const Held& held, Out out = {});
     Spec spec(In& in) const;
+    bool has(std::string_view name);
 
     // Bytes
     void get(In& in);
@@ -79,6 +83,8 @@ private:
     Line& line_;
     Wire& wire_;
     u64 id_ = 0;                                 // of the call that is worked on
+    Told* told_ = nullptr;                       // of a call with a lane
+    bool doubtful_ = false;                      // it may have been done by a keeper that was killed
     bool bye_ = false, cancelled_ = false, gone_ = false, answered_ = false;
 };
 

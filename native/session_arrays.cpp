@@ -84,6 +84,8 @@ void Session::publish(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     bool replace = in.get<u8>();
     in.end();
+    if (doubtful_ && load(pin.record().state) == live) return reply();  // who else but the holder of a draft
+    commit();
     space_.publish(pin.held(), replace);
     reply();
 }
@@ -92,6 +94,8 @@ void Session::name(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     std::string_view name = in.text();
     in.end();
+    if (doubtful_ && load(pin.record().state) == live && space_.name_of(pin.held()) == name) return reply();
+    commit();
     space_.name(pin.held(), name);
     reply();
 }
@@ -111,12 +115,16 @@ void Session::claim(In& in) {
     reply();
 }
 
+bool Session::has(std::string_view name) {
+    Held held = space_.find(name);
+    if (held) space_.release(held);
+    return bool(held);
+}
+
 void Session::contains(In& in) {
     std::string_view name = in.text();
     in.end();
-    Held held = space_.find(name);
-    if (held) space_.release(held);
-    reply(Out().add(u8(bool(held))));
+    reply(Out().add(u8(has(name))));
 }
 
 void Session::remove(In& in) {
@@ -124,6 +132,9 @@ void Session::remove(In& in) {
     bool only = in.get<u8>();
     u64 number = in.get<u64>();
     in.end();
+    const bool there = has(name);
+    if (doubtful_ && !there) return reply(Out().add(u8(1)));  // it is begun only if there is something to remove
+    if (there) commit();
     bool removed;
     if (only) {
         Proxy::Use pin(*proxy_, number);
@@ -137,6 +148,11 @@ void Session::remove(In& in) {
 void Session::rename(In& in) {
     std::string_view from = in.text(), to = in.text();
     in.end();
+    if (doubtful_ && has(from) != has(to)) {
+        if (has(to)) return reply();
+        doubtful_ = false;
+    }
+    commit();
     space_.rename(from, to);
     reply();
 }
@@ -200,6 +216,26 @@ void Session::owners(In& in) {
     check({range});
     if (!proxies_.served().owners) throw Error(Code::bad_input, "this host does not know who owns its bytes");
     reply(Out().text(proxies_.served().owners(range.address, range.bytes)));
+}
+
+void Session::inherit(In& in) {
+    const Uuid parent = in.get<Uuid>();
+    const u64 count = in.get<u64>();
+    in.end();
+    if (count > PINS_BYTES / 8) {
+        gone_ = true;
+        throw Error(Code::bad_input, "nobody holds " + std::to_string(count) + " arrays");
+    }
+    std::vector<u64> numbers(count);
+    receive(reinterpret_cast<char*>(numbers.data()), 8 * count);
+    const std::vector<u32> indices = proxy_->inherit(*proxies_.of(parent), numbers);
+    answered_ = true;
+    for (size_t at = 0; at < count; at += BULK / 8) {
+        const size_t some = std::min<size_t>(BULK / 8, count - at);
+        std::lock_guard guard(line_.sending);
+        wire_.send(frame_part, id_, {reinterpret_cast<const char*>(indices.data() + at), 4 * some});
+    }
+    reply();
 }
 
 }  // namespace osf

@@ -70,7 +70,12 @@ void Session::atomic(In& in) {
     if (verb == Verb::load) space_.check_usable();
     else need_write();
     if (width != 4 && width != 8) throw Error(Code::bad_input, "an atomic has 4 or 8 bytes, not " + std::to_string(width));
-    auto [done, value] = width == 4 ? apply(word_at<u32>(pin, offset), verb, a, b) : apply(word_at<u64>(pin, offset), verb, a, b);
+    auto act = [&](Verb what, u64 x, u64 y) {
+        return width == 4 ? apply(word_at<u32>(pin, offset), what, x, y) : apply(word_at<u64>(pin, offset), what, x, y);
+    };
+    if (told_) act(Verb::add, 0, 0);  // what has to be fetched is fetched before it begins: nobody is killed just there
+    commit();
+    auto [done, value] = act(verb, a, b);
     reply(Out().add(u8(done)).add(value));
 }
 
@@ -96,12 +101,16 @@ void Session::wake_word(In& in) {
     reply(Out().add(futex_wake(word, count)));
 }
 
+static bool owns(const Space& space, const Lock& lock) { return (load(lock.word) & ~WAITERS) == space.members.id(); }
+
 void Session::lock_take(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     long timeout = in.get<long>();
     in.end();
     need_write();
     Lock& lock = lock_at(pin);
+    if (doubtful_ && !owns(space_, lock)) doubtful_ = false;
+    commit();
     Grant grant = Grant::timed_out;
     wait_in_slices(timeout, [&](long slice) {
         grant = lock_take_as(space_.members.id(), lock, space_.members, slice);
@@ -110,16 +119,18 @@ void Session::lock_take(In& in) {
     reply(Out().add(u8(grant)), [&] { if (grant != Grant::timed_out) osf::lock_drop(lock); });
 }
 
-static bool owns(const Space& space, const Lock& lock) { return (load(lock.word) & ~WAITERS) == space.members.id(); }
-
 void Session::lock_drop(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     in.end();
     need_write();
     Lock& lock = lock_at(pin);
-    bool owned = owns(space_, lock);
-    if (owned) osf::lock_drop(lock);
-    reply(Out().add(u8(owned)));
+    const bool owned = owns(space_, lock), before = doubtful_ && !owned;  // it is begun by an owner only
+    doubtful_ = false;
+    if (owned) {
+        commit();
+        osf::lock_drop(lock);
+    }
+    reply(Out().add(u8(owned || before)));
 }
 
 void Session::lock_owned(In& in) {

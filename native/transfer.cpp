@@ -1,6 +1,7 @@
 #include "transfer.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@ constexpr size_t AHEAD = 512 * KIB;                // sealed and not yet sent
 constexpr u64 TOGETHER = 8;                        // requests that are worth a send of their own
 constexpr u64 MS = 1'000'000;
 constexpr u64 SPIN_NS = 50'000;
+constexpr useconds_t RETRY_US = 20'000;
+constexpr int BREAKS = 8;                          // of the connection, until a transfer that saw them all is given up
 
 Transfer::Transfer(bool writes, std::vector<Range> of, std::vector<char*> at)
     : write(writes), ranges(std::move(of)), places(std::move(at)), fork(forks()) {}
@@ -28,8 +31,8 @@ bool Transfer::next(Cursor& cursor, char*& place, u64& bytes) const {
     return true;
 }
 
-Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, std::string label)
-    : dial_(std::move(dial)), holding_(std::move(holding)), label_(std::move(label)) {
+Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, Reach& reach, std::string label)
+    : dial_(std::move(dial)), holding_(std::move(holding)), reach_(reach), label_(std::move(label)) {
     for (int* fd : {&poke_, &wake_}) {
         *fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (*fd < 0) fail_os("eventfd", errno);
@@ -88,7 +91,7 @@ void Transfers::submit(std::shared_ptr<Transfer> transfer) {
     if (wake) ::eventfd_write(wake_, 1);
     if (!quiet) return;
     std::unique_lock sending(sending_, std::try_to_lock);
-    if (!sending || !connection_) return;          // who drives will send it
+    if (!sending || !connection_ || reach_.lost()) return;  // who drives will send it
     try {
         pump();
         if (connection_->wire->queued()) ::eventfd_write(poke_, 1);
@@ -186,8 +189,10 @@ void Transfers::finish(std::shared_ptr<Transfer> transfer, std::exception_ptr er
 void Transfers::nap(bool sending) {
     Wire& wire = *connection_->wire;
     const u64 start = now_ns();
-    while (lucky_ && now_ns() - start < SPIN_NS)
+    while (lucky_ && now_ns() - start < SPIN_NS) {
         if (wire.fill()) return;
+        sched_yield();                             // whom we wait for may be waiting for this very processor
+    }
     pollfd ready[] = {{wire.fd(), short(POLLIN | (sending ? POLLOUT : 0)), 0}, {poke_, POLLIN, 0}};
     ::poll(ready, 2, 100);
     eventfd_t count;
@@ -196,6 +201,10 @@ void Transfers::nap(bool sending) {
 }
 
 void Transfers::step() {
+    if (connection_ && reach_.lost()) {            // found so by others: what begins now does not wait for the same silence
+        std::scoped_lock both(sending_, mutex_);
+        if (in_flight_.empty()) connection_.reset();
+    }
     if (!connection_) {
         auto fresh = dial_();
         std::scoped_lock both(sending_, mutex_);
@@ -220,19 +229,20 @@ void Transfers::step() {
 // The only one: driving_ is set. Sorts out what goes wrong, so that it never throws.
 void Transfers::drive(const std::function<bool()>& enough) {
     while (!enough()) {
-        const bool connected = connection_ != nullptr;
-        const u64 start = now_ns();
         try {
             step();
         } catch (const std::exception& why) {
-            // A connection that broke may be made again, once; a host that was silent or cannot be reached is lost.
-            const bool broke = connected && now_ns() - heard_ < SILENCE_MS * MS && now_ns() - start < SILENCE_MS * MS;
+            // A connection that broke is made again; a host that was silent, or cannot be reached for long, is lost.
+            const bool connected = connection_ != nullptr, silent = connected && now_ns() - heard_ >= SILENCE_MS * MS;
+            if (silent) reach_.failed(heard_);
             {
                 std::scoped_lock both(sending_, mutex_);
                 connection_.reset();
             }
-            if (broke) start_again(why);
-            else fail_all(why.what());
+            const auto* known = dynamic_cast<const Error*>(&why);
+            if (connected && !silent) start_again(why);
+            else if (silent || reach_.lost() || !known || known->code != Code::host_lost) fail_all(why.what());
+            else ::usleep(RETRY_US);
         }
     }
 }
@@ -244,20 +254,19 @@ std::exception_ptr Transfers::lost(const Transfer& transfer, const std::string& 
     return std::make_exception_ptr(HostLost(label_, "the host " + label_ + " is lost: " + why + text, range.address, range.bytes));
 }
 
-// What was under way once is sent again, in its order; what was sent again already is given up.
+// What was under way is sent again, in its order; what broke the connection too often is given up.
 void Transfers::start_again(const std::exception& why) {
     std::lock_guard guard(mutex_);
     if (!to_send_.empty() && to_send_.front()->begun_) to_send_.pop_front();  // it is in flight as well
     for (auto at = in_flight_.rbegin(); at != in_flight_.rend(); ++at) {
         Transfer& transfer = **at;
-        if (transfer.again_) {
+        if (++transfer.broke_ > BREAKS) {
             transfer.error_ = lost(transfer, why.what());
             transfer.done_.store(true, std::memory_order_release);
             continue;
         }
         transfer.sent_ = transfer.received_ = {};
         transfer.begun_ = false;
-        transfer.again_ = true;
         to_send_.push_front(*at);
     }
     in_flight_.clear();

@@ -23,6 +23,7 @@
 namespace osf {
 
 struct Connection;
+class Reach;
 
 class Transfer {
 public:
@@ -42,7 +43,8 @@ private:
     };
     bool next(Cursor& cursor, char*& place, u64& bytes) const;
     Cursor sent_, received_;
-    bool begun_ = false, again_ = false;           // its call is sent; it is tried a second time
+    bool begun_ = false;                           // its call is sent
+    int broke_ = 0;                                // how often the connection did
     u64 id_ = 0;
     std::exception_ptr error_;
     std::atomic<bool> done_{false};
@@ -51,8 +53,8 @@ private:
 class Transfers {
 public:
     // `dial` makes a connection or throws; `holding` says whether this process has something there to lose; `label` names the
-    // host in errors.
-    Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, std::string label);
+    // host in errors; `reach` says whether it is worth trying again.
+    Transfers(std::function<std::unique_ptr<Connection>()> dial, std::function<bool()> holding, Reach& reach, std::string label);
     ~Transfers();
     void watch();                                  // from now on, keep a connection while holding
     void stop();                                   // what is under way fails
@@ -76,6 +78,7 @@ private:
 
     const std::function<std::unique_ptr<Connection>()> dial_;
     const std::function<bool()> holding_;
+    Reach& reach_;
     const std::string label_;
     std::mutex sending_;                           // of the connection's sending side and of pump; taken before mutex_
     std::mutex mutex_;                             // of all below

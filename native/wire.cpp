@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,12 +26,6 @@ std::span<const char> bytes_of(const FrameHead& head) { return {reinterpret_cast
 
 // With one processor the peer on this machine could not run while we spin.
 const bool SPINNING_CAN_PAY = std::thread::hardware_concurrency() > 1;
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -197,7 +192,7 @@ const FrameHead* Wire::wait(long timeout_ns) {
         const long left = timeout_ns < 0 ? -1 : timeout_ns - long(now - start);
         if (timeout_ns >= 0 && left <= 0) return nullptr;
         if (spin && now - quiet_since < u64(SPIN_NS)) {
-            pause_briefly();
+            sched_yield();  // whom we wait for may be waiting for this very processor
             continue;
         }
         const timespec time{left / 1'000'000'000, left % 1'000'000'000};

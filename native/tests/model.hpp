@@ -26,7 +26,7 @@ struct Shape {
 
 // Wrong on purpose, to see that it is found.
 enum class Fault {
-    none, no_protect, no_punch, word_before_fill, shadow_dropped, no_tidy, slot_given_up, overtaking, no_invack, no_held, lost_before_purge,
+    none, no_protect, no_punch, word_before_fill, shadow_dropped, no_tidy, slot_given_up, overtaking, no_invack, no_held, lost_before_suspension, suspension_drops,
 };
 
 struct Violation { std::string what; };
@@ -42,7 +42,7 @@ constexpr u32 flags_in(u16 m) { return m >> 6 & 15; }
 constexpr u16 FRESH = 1 << 11, BYTES = 1 << 10;
 constexpr bool to_home(Notice m) { return m == m_gets || m == m_getm || m == m_invack || m == m_back || m == m_held; }
 
-enum Action : u8 { a_receive, a_want, a_evict, a_start, a_connected, a_disconnected, a_lost, a_purge, a_kill, a_stale, a_written, a_rebase };
+enum Action : u8 { a_receive, a_want, a_evict, a_start, a_connected, a_disconnected, a_lost, a_purge, a_suspend, a_kill, a_stale, a_written, a_rebase };
 enum Life : u8 { dead, keeperless, alive };
 
 class Packer {

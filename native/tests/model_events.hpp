@@ -6,8 +6,8 @@
 namespace osf::model {
 
 enum EventKind : u8 {
-    e_start, e_disconnected, e_connected, e_deliver, e_lost, e_birth,  // these alone bring every world to rest
-    e_touch, e_evict, e_write, e_purge, e_kill, e_death, e_cut,
+    e_start, e_disconnected, e_connected, e_deliver, e_lost, e_purge, e_birth,  // these alone bring every world to rest
+    e_touch, e_evict, e_write, e_suspend, e_kill, e_death, e_cut,
 };
 constexpr bool calms(EventKind kind) { return kind <= e_birth; }
 
@@ -19,8 +19,8 @@ struct Event {
 };
 
 inline std::string name_of(const Event& e, const Universe& all, const World& before) {
-    static const char* const names[] = {"keeper starts", "learns of the break with", "is connected to", "receives from", "declares lost",
-                                        "is born again", "touches", "evicts", "writes", "purges what is of",
+    static const char* const names[] = {"keeper starts", "learns of the break with", "is connected to", "receives from", "declares lost", "purges what is of",
+                                        "is born again", "touches", "evicts", "writes", "suspends what is of",
                                         "keeper killed", "host dies", "is cut from"};
     static const char* const messages[] = {"GETS", "GETM", "INVACK", "BACK", "DATAS", "DATAM", "GRANT", "INV", "RECALL", "TAKEN", "HELD", "HELD_END", "DROP"};
     std::string text = "host " + std::to_string(e.host) + " " + names[e.kind];
@@ -40,7 +40,7 @@ inline std::string name_of(const Event& e, const Universe& all, const World& bef
 constexpr u32 ANY = 15;  // as many as there can be
 
 struct Bounds {  // on one path; faults: keepers killed, hosts that die, connections cut
-    u32 faults = 1, purges = 1, evictions = ANY, touches = ANY;
+    u32 faults = 1, suspensions = 1, evictions = ANY, touches = ANY;
     bool kills = true;   // else the only faults are cuts
     size_t worlds = 40'000'000;
 };
@@ -82,7 +82,11 @@ public:
                 w.wire[wire_of(p, h)] = 0;
                 break;
             case e_connected:  // the first of the two makes the link
-                if (!w.linked(h, p)) w.set_linked(h, p, true), w.set_parting(h, p, none_yet), w.set_parting(p, h, none_yet);
+                if (!w.linked(h, p)) {
+                    w.set_linked(h, p, true);
+                    part(w, h, p, none_yet, false);
+                    part(w, p, h, none_yet, false);
+                }
                 run(w, e, a_connected, p, 0);
                 break;
             case e_deliver: {
@@ -92,20 +96,31 @@ public:
                 run(w, e, a_receive, p, message);
                 break;
             }
-            case e_lost:
-            case e_purge: {
-                if (e.kind == e_purge && bounds_.purges != ANY) w.set_purges(w.purges() - 1);
-                Parting was = w.parting(h, p), now = e.kind == e_lost ? parted : purged;
-                w.set_parting(h, p, e.killed_after == ALL_CALLS ? now : was < purging ? purging : was);
-                run(w, e, e.kind == e_lost ? a_lost : a_purge, p, 0);
+            case e_suspend:
+                if (bounds_.suspensions != ANY) w.set_suspensions(w.suspensions() - 1);
+                if (e.killed_after == ALL_CALLS) w.set_parting(h, p, suspended);
+                run(w, e, a_suspend, p, 0);
                 break;
-            }
+            case e_purge:
+                if (e.killed_after == ALL_CALLS) w.set_parting(h, p, purged);
+                run(w, e, a_purge, p, 0);
+                break;
+            case e_lost:  // noted durably before anything is done about it
+                part(w, h, p, e.killed_after == ALL_CALLS ? std::max(w.parting(h, p), suspended) : w.parting(h, p), true);
+                for (u32 u = 0; u < shape_.units; u++) {  // what it wrote counts no more, wherever it is kept
+                    u64 word = all_.facts(w.host[h]).words[u];
+                    if (shape_.home[u] != h || home_state(word) != lent || owner_of(word) != p) continue;
+                    make_stale(w, HOSTS, u);
+                }
+                rebase(w);
+                run(w, e, a_lost, p, 0);
+                break;
             case e_birth:
                 for (u32 u = 0; u < shape_.units; u++)
                     if (shape_.home[u] == h) make_stale(w, HOSTS, u);
                 w.host[h] = all_.born(h);
                 for (u32 q = 0; q < HOSTS; q++)
-                    if (q != h) w.set_parting(h, q, parted);
+                    if (q != h) part(w, h, q, purged, true);
                 break;
             case e_touch:
                 if (bounds_.touches != ANY) w.set_touches(w.touches() - 1);
@@ -124,7 +139,7 @@ public:
                 w.host[h] = all_.died(h);
                 cut_off(w, h);
                 for (u32 q = 0; q < HOSTS; q++)
-                    if (q != h) w.set_parting(h, q, parted);
+                    if (q != h) part(w, h, q, purged, true);
                 break;
             case e_cut: cut(w, h, p); break;
         }
@@ -149,7 +164,7 @@ public:
             if (f[a]->life == keeperless) return;
             for (u32 b = 0; b < HOSTS && f[a]->life == alive; b++) {
                 bool together = f[a]->up >> b & 1 && w.linked(a, b), apart = f[a]->lost >> b & 1 && (f[b]->life == dead || f[b]->lost >> a & 1);
-                if (a != b && ((!together && !apart) || w.wire[wire_of(a, b)])) return;
+                if (a != b && ((!together && !apart) || w.wire[wire_of(a, b)] || (w.gave_up(b, a) && f[b]->life != dead && w.parting(a, b) != purged))) return;
             }
         }
         at_rest(f);
@@ -164,8 +179,9 @@ private:
             if (up && !linked) happen(w, {e_disconnected, u8(h), u8(p)}, visit);
             if (!up && (linked || can_link(w, h, p))) happen(w, {e_connected, u8(h), u8(p)}, visit);
             if (!up && !linked && !(f.lost >> p & 1)) {
-                bool gone = all_.facts(w.host[p]).life == dead || w.parting(p, h) >= purged || all_.fault == Fault::lost_before_purge;
-                if (w.parting(h, p) < purged && w.purges()) happen(w, {e_purge, u8(h), u8(p)}, visit);
+                bool gone = all_.facts(w.host[p]).life == dead || w.parting(p, h) >= suspended || all_.fault == Fault::lost_before_suspension;
+                if (w.parting(h, p) == none_yet && w.suspensions()) happen(w, {e_suspend, u8(h), u8(p)}, visit);
+                if (w.parting(h, p) < purged && w.gave_up(p, h)) happen(w, {e_purge, u8(h), u8(p)}, visit);
                 if (gone) happen(w, {e_lost, u8(h), u8(p)}, visit);
             }
             u32 wire = w.wire[wire_of(p, h)];
@@ -202,6 +218,7 @@ private:
         spend_fault(w);
         cut_off(w, e.host);
     }
+    static void part(World& w, u32 a, u32 b, Parting parting, bool gave_up) { w.set_parting(a, b, parting), w.set_gave_up(a, b, gave_up); }
     static void spend_fault(World& w) { w.set_faults(w.faults() - 1); }
     // What is on the wire may still be read by whoever has not learned of the break.
     void cut(World& w, u32 a, u32 b) {
@@ -216,12 +233,12 @@ private:
     // Neither thinks of the old connection any more, and whom one has declared lost, has given up all that it borrowed.
     bool can_link(const World& w, u32 a, u32 b) const {
         const Facts& other = all_.facts(w.host[b]);
-        return other.life == alive && !(other.up >> a & 1) && (w.parting(a, b) != parted || w.parting(b, a) >= purged) &&
-               (w.parting(b, a) != parted || w.parting(a, b) >= purged);
+        return other.life == alive && !(other.up >> a & 1) && (!w.gave_up(a, b) || w.parting(b, a) == purged) &&
+               (!w.gave_up(b, a) || w.parting(a, b) == purged);
     }
     bool all_know(const World& w, u32 h) const {
         for (u32 p = 0; p < HOSTS; p++)
-            if (p != h && all_.facts(w.host[p]).life != dead && w.parting(p, h) != parted) return false;
+            if (p != h && all_.facts(w.host[p]).life != dead && !(w.gave_up(p, h) && w.parting(p, h) >= suspended)) return false;
         return true;
     }
     bool fresh_elsewhere(const World& w, u32 h, u32 u) const {
@@ -238,15 +255,15 @@ private:
         }
         for (u32& wire : w.wire) wire = all_.stale(wire, u);
     }
-    // The latest bytes are gone: that is right if the host that borrowed them is, or gave them up. Then what was lent
-    // is the latest.
+    // The latest bytes are gone: that is right if the host that borrowed them is, or counts as lost. Then what was lent is the
+    // latest.
     void rebase(World& w) {
         for (u32 u = 0; u < shape_.units; u++) {
             u32 home = shape_.home[u];
             const Facts& f = all_.facts(w.host[home]);
             if (f.life == dead || fresh_elsewhere(w, HOSTS, u)) continue;
             u32 owner = owner_of(f.words[u]);
-            bool given_up = home_state(f.words[u]) == lent && (all_.facts(w.host[owner]).life == dead || w.parting(owner, home) != none_yet);
+            bool given_up = home_state(f.words[u]) == lent && (all_.facts(w.host[owner]).life == dead || w.gave_up(home, owner));
             if (!given_up) throw Violation{"the latest bytes of unit " + std::to_string(u) + " are lost"};
             const Outcome& outcome = all_.act(w.host[home], a_rebase, 0, u, ALL_CALLS);
             if (!outcome.violation.empty()) throw Violation{outcome.violation};
@@ -265,6 +282,7 @@ private:
             for (u32 h = 0; h < HOSTS; h++) {
                 if (h == home) continue;
                 u64 copy = f[h]->words[u];
+                if (f[home]->life == dead && copy_state(copy) == escrow) continue;  // until it comes back
                 bool borrows = home_state(word) == lent && owner_of(word) == h;
                 bool shares = home_state(word) == home_shared && (sharers_of(word) >> h & 1);
                 sound &= copy == (borrows ? u64(modified) : u64(invalid)) || (shares && copy == u64(shared));

@@ -104,6 +104,7 @@ inline void Actor::act(Action action, u32 peer, u32 argument) {
         case a_disconnected: return core.disconnected(peer);
         case a_lost: return core.lost(peer);
         case a_purge: return core.purge(peer);
+        case a_suspend: return fault == Fault::suspension_drops ? core.purge(peer) : core.suspend(peer);
         case a_kill: return die();
         case a_stale:
         case a_written:

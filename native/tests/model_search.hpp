@@ -27,7 +27,7 @@ public:
         Report report;
         try {
             meet();
-            first_.set_faults(bounds_.faults), first_.set_purges(bounds_.purges);
+            first_.set_faults(bounds_.faults), first_.set_suspensions(bounds_.suspensions);
             first_.set_touches(bounds_.touches), first_.set_evictions(bounds_.evictions);
             first_ = canonical(first_);
             find(first_, hash_bytes(&first_, sizeof first_, 1), 0);
@@ -102,7 +102,7 @@ private:
         }
     }
     bool settles(const World& world, const Event& event) const {  // a lost host is declared so where it has to be
-        return calms(event.kind) && (event.kind != e_lost || universe_.facts(world.host[event.peer]).life == dead || world.parting(event.peer, event.host) == parted);
+        return calms(event.kind) && (event.kind != e_lost || universe_.facts(world.host[event.peer]).life == dead);
     }
 
     World canonical(const World& w) {
@@ -116,6 +116,7 @@ private:
                 other.wire[wire_of(to[a], to[b])] = w.wire[wire_of(a, b)];
                 other.set_linked(to[a], to[b], w.linked(a, b));
                 other.set_parting(to[a], to[b], w.parting(a, b));
+                other.set_gave_up(to[a], to[b], w.gave_up(a, b));
             }
         }
         return std::min(w, other);

@@ -1,5 +1,5 @@
 // Three hosts and the wires between them. Every host and every wire content is stored once and known by a number, so a
-// world is ten numbers, and what an action does to a host is computed by the protocol's code once and then looked up.
+// world is eleven numbers, and what an action does to a host is computed by the protocol's code once and then looked up.
 #pragma once
 
 #include <memory>
@@ -77,27 +77,29 @@ struct Outcome {  // of an action
 constexpr u32 wire_of(u32 from, u32 to) { return from * 2 + (to > from ? to - 1 : to); }
 constexpr u32 pair_of(u32 a, u32 b) { return a + b - 1; }
 
-// How far host a has given up host b since they were last connected.
-enum Parting : u32 { none_yet, purging, purged, parted };
+// Since host a was last connected to host b: it stopped using what it borrowed; it has none of that any more.
+enum Parting : u32 { none_yet, suspended, purged };
 
 struct World {
-    u32 host[HOSTS], wire[WIRES], rest;  // rest: links 3 bits, partings 2 x 6, then what may still happen: faults 2, touches 4, evictions 4, purges 4
+    u32 host[HOSTS], wire[WIRES], links, left;  // links: 3 bits, partings 2 x 6, given up 6; left: what may still happen
     bool operator==(const World&) const = default;
     auto operator<=>(const World&) const = default;
-    bool linked(u32 a, u32 b) const { return rest >> pair_of(a, b) & 1; }
-    void set_linked(u32 a, u32 b, bool on) { rest = (rest & ~(1u << pair_of(a, b))) | u32(on) << pair_of(a, b); }
-    Parting parting(u32 a, u32 b) const { return Parting(get(3 + 2 * wire_of(a, b), 2)); }
-    void set_parting(u32 a, u32 b, Parting value) { set(3 + 2 * wire_of(a, b), 2, value); }
-    u32 faults() const { return get(15, 2); }
-    u32 touches() const { return get(17, 4); }
-    u32 evictions() const { return get(21, 4); }
-    u32 purges() const { return get(25, 4); }
-    void set_faults(u32 left) { set(15, 2, left); }
-    void set_touches(u32 left) { set(17, 4, left); }
-    void set_evictions(u32 left) { set(21, 4, left); }
-    void set_purges(u32 left) { set(25, 4, left); }
-    u32 get(u32 at, u32 bits) const { return rest >> at & ((1u << bits) - 1); }
-    void set(u32 at, u32 bits, u32 value) { rest = (rest & ~(((1u << bits) - 1) << at)) | value << at; }
+    bool linked(u32 a, u32 b) const { return get(links, pair_of(a, b), 1); }
+    void set_linked(u32 a, u32 b, bool on) { set(links, pair_of(a, b), 1, on); }
+    Parting parting(u32 a, u32 b) const { return Parting(get(links, 3 + 2 * wire_of(a, b), 2)); }
+    void set_parting(u32 a, u32 b, Parting value) { set(links, 3 + 2 * wire_of(a, b), 2, value); }
+    bool gave_up(u32 a, u32 b) const { return get(links, 15 + wire_of(a, b), 1); }  // a has declared b lost
+    void set_gave_up(u32 a, u32 b, bool on) { set(links, 15 + wire_of(a, b), 1, on); }
+    u32 faults() const { return get(left, 0, 2); }
+    u32 touches() const { return get(left, 2, 4); }
+    u32 evictions() const { return get(left, 6, 4); }
+    u32 suspensions() const { return get(left, 10, 4); }
+    void set_faults(u32 count) { set(left, 0, 2, count); }
+    void set_touches(u32 count) { set(left, 2, 4, count); }
+    void set_evictions(u32 count) { set(left, 6, 4, count); }
+    void set_suspensions(u32 count) { set(left, 10, 4, count); }
+    static u32 get(u32 word, u32 at, u32 bits) { return word >> at & ((1u << bits) - 1); }
+    static void set(u32& word, u32 at, u32 bits, u32 value) { word = (word & ~(((1u << bits) - 1) << at)) | value << at; }
 };
 
 // All hosts and wires that were ever met.
@@ -225,7 +227,10 @@ private:
         if (f.life == dead) return f;
         for (u32 p = 0; p < HOSTS && f.life == alive; p++) f.up |= u8(actor.core.up(p) << p), f.lost |= u8(actor.core.is_lost(p) << p);
         f.idle = actor.core.idle();
-        for (u32 s = 0; s < shape.slots; s++) f.idle &= actor.slots[s].unit == NO_UNIT;
+        for (u32 s = 0; s < shape.slots; s++) {
+            u32 unit = actor.slots[s].unit;
+            f.idle &= unit == NO_UNIT || f.lost >> shape.home[unit] & 1;
+        }
         for (u32 u = 0; u < shape.units; u++) {
             bool elsewhere = actor.shadow[u].fresh;
             for (u32 s = 0; s < shape.slots; s++) elsewhere |= actor.slots[s].unit == u && actor.slots[s].fresh;

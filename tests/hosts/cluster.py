@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -182,6 +183,13 @@ class Cluster:
     def texts(self) -> str:
         """What all processes wrote to standard error: for the message of a failure."""
         return "\n".join(text for log in self.directory.glob("peers/*.log") if (text := log.read_text().strip()))
+
+    def keeper_texts(self) -> str:
+        """The last lines of the keepers' logs, in the order of time."""
+        logs = [
+            log.read_text(errors="replace").splitlines()[-60:] for log in self.directory.glob("host-*/keeper@*.log")
+        ]
+        return "\n".join(sorted(line for lines in logs for line in lines if re.match(r"\d\d:", line)))
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # last in, first out; each is done, whatever the others raise

@@ -173,7 +173,9 @@ class Storm:
                     self.settle()
             self.finish()
         except BaseException as error:
-            error.add_note(f"after {dict(self.done)}, {self.touched} touches of lost bytes")
+            now = time.strftime("%T", time.gmtime())
+            error.add_note(f"at {now}, after {dict(self.done)}, {self.touched} touches of lost bytes")
+            error.add_note(self.cluster.keeper_texts())
             raise
 
     def settle(self) -> None:

@@ -42,12 +42,10 @@ _FRESH = "opens the space by name in an interpreter of its own, where no URL sta
 _NAMES = "lists the spaces of one host by name; this one has a URL"
 _KILLED = "counts bytes right after a kill; from another host that is noticed a little later: test_losses.py"
 _LONG = "many thousand round trips show nothing that fewer do not"
-_FORKED = "KNOWN TO FAIL: a forked child holds arrays of other hosts only from its first call about them on"
 _MEMBERS = "counts the members of one host; here a keeper is one too"
 
 NOT_ACROSS: dict[str, str] = {
     "test_wrong_shapes_are_named": "addresses an array that nobody holds any more",
-    "test_forked_child_reads_views_that_its_parent_dropped": _FORKED,
     "test_full_space_says_how_much_is_free": _ROOM,
     "test_describe_counts_members_and_free_bytes": _ROOM,
     "test_killed_readers_memory_comes_back": _ROOM,

@@ -237,11 +237,46 @@ def test_killed_keeper_loses_nothing(two: Cluster) -> None:
         assert home.call(_values) == [value]
         assert time.monotonic() - start < HANG_SECONDS
         assert two[1 - victim].kill_keeper() >= 1
-        while (lost := other.call(_call, "get", "")) is not None:  # not heard of for a moment
-            assert lost[1] == two[0].address
-            assert time.monotonic() - start < 2 * HANG_SECONDS
-            time.sleep(0.02)
+        for what in ("get", "at", "new"):
+            assert other.call(_call, what, two[0].address) is None
         assert other.call(_values) == [value]
+
+
+def _work(state: State, home: str, seconds: float) -> int:
+    """Calls of all kinds on one host; how often, if none of them failed or was done twice."""
+    space, counter, lock = state["space"], state["space"].counter("n"), state["space"].lock("l")
+    address, out = state["array"].address, np.empty(WORDS, "uint64")
+    deadline, rounds = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline:
+        with lock:
+            rounds += 1
+            assert counter.add(1) == rounds
+            space.put(address, np.full(WORDS, rounds, "uint64")).wait()
+            space.get(address, out).wait()
+            assert (out == rounds).all()
+        made = space.put("named", np.full(100, rounds, "uint64"), home=home)
+        assert space["named"].address == made.address
+        space.delete("named")
+    return rounds
+
+
+def test_calls_on_a_host_whose_keeper_is_killed_wait_and_are_done_once(loopback: Cluster) -> None:
+    home, other = _meet(loopback, 2)
+    home.call(_put, "a", 1)
+    home.call(_prepare)
+    other.call(_hold, "a")
+    home.call(_count, 0)
+    other.start(_work, loopback[0].address, 4.0)
+    for _ in range(5):
+        time.sleep(0.6)
+        assert loopback[0].kill_keeper() >= 1
+    rounds = other.finish()
+    assert rounds > 20
+    assert home.call(_count, 0) == rounds
+
+
+def _count(state: State, more: int) -> int:
+    return int(state["space"].counter("n").add(more))
 
 
 def test_killed_process_loses_nothing_that_it_wrote(two: Cluster) -> None:
@@ -302,6 +337,39 @@ def test_lock_of_a_lost_holder_is_given_to_the_next_who_is_told(three: Cluster, 
     taken, died, seconds = waiter.finish()
     assert (taken, died) == (True, True)
     assert seconds < 6.0
+
+
+def _fork(state: State) -> float:
+    """A child that waits for a byte, then touches what its parent has a view of; the seconds that took."""
+    start = time.monotonic()
+    gate, state["gate"] = os.pipe()
+    state["child"] = os.fork()
+    if state["child"] == 0:
+        os.close(state["gate"])
+        os.read(gate, 1)
+        state["view"].sum()
+        os._exit(0)
+    return time.monotonic() - start
+
+
+def _end_of_child(state: State) -> int:
+    os.write(state["gate"], b"x")
+    return os.waitstatus_to_exitcode(os.waitpid(state["child"], 0)[1])
+
+
+def test_host_that_is_cut_off_while_a_process_forks_is_lost_to_the_child(two: Cluster) -> None:
+    home, other = _meet(two, 2)
+    home.call(_put, "a", 7)
+    other.call(_hold, "a")
+    assert other.call(_fork) < 1.0
+    assert other.call(_end_of_child) == 0
+    two[0].cut()
+    assert other.call(_fork) < NOTICED_SECONDS
+    two[0].heal()
+    home.call(_put, "b", 7)
+    time.sleep(1)
+    assert other.call(_end_of_child) == -signal.SIGBUS
+    check_last_words(other.text(), [two[0].address])
 
 
 def _interrupted(state: State, what: str) -> bool:

@@ -145,6 +145,15 @@ def serve_again(state: State, port: int, after: float) -> None:
     state["server"] = _core.serve_for_tests(state["core"], KEY, "127.0.0.1", port, 1)
 
 
+def nothing(state: State) -> None:
+    pass
+
+
+def serve_after(state: State, seconds: float, port: int) -> Place:
+    time.sleep(seconds)
+    return serve(state, "shelf", port)
+
+
 class Relay:
     """A link between hosts that can be cut: connections end, or nothing passes any more and nobody is told."""
 

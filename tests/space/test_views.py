@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,7 @@ def test_killed_readers_memory_comes_back(space: Space) -> None:
 
 
 def test_forked_child_reads_views_that_its_parent_dropped(space: Space) -> None:
+    empty = shelf.free_bytes(space)
     view = space.put("a", shelf.pattern(7, BIG)).numpy()
     small = space.put("b", shelf.pattern(8, 50)).numpy()
     FORKED["views"] = {"a": view, "b": small}
@@ -129,10 +131,13 @@ def test_forked_child_reads_views_that_its_parent_dropped(space: Space) -> None:
         assert np.array_equal(child.call(_forked_view, "a"), shelf.pattern(7, BIG))
         assert np.array_equal(child.call(_forked_view, "b"), shelf.pattern(8, 50))
         assert shelf.problems(space) == shelf.SOUND
-        assert shelf.free_bytes(space) < 64 << 20
+        assert shelf.free_bytes(space) < empty
         child.call(_forked_drop)
         assert shelf.problems(space) == shelf.SOUND
-    assert space.check()["bytes"] == 0
+    deadline = time.monotonic() + 5  # on one host it is so at once
+    while space.check()["bytes"]:
+        assert time.monotonic() < deadline, "what the child held is still kept"
+        time.sleep(0.05)
 
 
 FORKED: State = {}

@@ -32,7 +32,8 @@ def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
     """What `get(where, buffer)` (write) or `put(where, buffer)` means."""
     one = isinstance(where, int | np.integer | Array)
     several = isinstance(where, Sequence | np.ndarray) and not isinstance(where, str | bytes | bytearray | memoryview)
-    if not one and not (several and all(isinstance(each, int | np.integer | Array) for each in where)):
+    kinds = {type(where)} if one else set(map(type, where)) if several else {object}
+    if not all(issubclass(kind, int | np.integer | Array) for kind in kinds):
         raise Mismatch(f"expected a name, an address, an Array, or a list of addresses and Arrays, got {where!r}")
     flat, rows = _flat(buffer, write)
     held: list[Array] = []
@@ -49,6 +50,10 @@ def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
     if rows != count:
         raise Mismatch(f"{count} addresses need a buffer of {count} rows, this one has {rows}")
     row = len(flat) // count if count else 0
+    if kinds == {int}:  # the case that must be fast
+        for extreme in (min(where), max(where)):
+            an_address(extreme)
+        return Copies(list(where), row, flat, held)
     return Copies([_address(each, row, held) for each in where], row, flat, held)
 
 

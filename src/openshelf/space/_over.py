@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from openshelf import _core
@@ -16,10 +16,8 @@ from openshelf.space._here import Home, copy_here
 from openshelf.space._native import Maker
 from openshelf.space._transfer import Part, Transfer
 
-_AT_HOME, _LENT = (
-    0,
-    2,
-)  # native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
+# native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
+_AT_HOME, _LENT = 0, 2
 _MOST_ROWS = 65536  # of one native transfer
 
 
@@ -70,24 +68,31 @@ class Over:
 
     def _move(self, wanted: Copies, write: bool) -> Transfer:
         cluster = self._cluster
-        rows: dict[int, list[int]] = {}
-        for row, address in enumerate(wanted.addresses):
-            rows.setdefault(cluster.number_of(address), []).append(row)
+        rows = self._rows_of(wanted.addresses)
         parts: list[Part] = []
         for number, of_host in rows.items():
             if number == cluster.shard.own or not wanted.row:
                 continue
             remote = cluster.peer_of(number).remote
-            addresses = [wanted.addresses[row] for row in of_host]
             move = remote.put_bytes if write else remote.get_bytes
             if len(of_host) == len(wanted.addresses) <= _MOST_ROWS:
-                parts.append(move(addresses, wanted.buffer, wanted.row))
+                parts.append(move(wanted.addresses, wanted.buffer, wanted.row))
                 continue
             for first, last in _runs(of_host):  # of rows that are together in the buffer
                 piece = wanted.buffer[first * wanted.row : last * wanted.row]
                 parts.append(move(wanted.addresses[first:last], piece, wanted.row))
         copy_here(cluster.core, wanted, rows.get(cluster.shard.own, ()), write)
         return Transfer("put" if write else "get", wanted.nbytes, parts, wanted)
+
+    def _rows_of(self, addresses: list[int]) -> dict[int, Sequence[int]]:
+        """Which rows are of which host."""
+        number_of = self._cluster.number_of
+        if addresses and number_of(min(addresses)) == (number := number_of(max(addresses))):
+            return {number: range(len(addresses))}
+        rows: dict[int, list[int]] = {}
+        for row, address in enumerate(addresses):
+            rows.setdefault(number_of(address), []).append(row)
+        return dict(rows)
 
     def together(self, one: int, other: int) -> bool:
         return self._cluster.number_of(one) == self._cluster.number_of(other)
@@ -130,7 +135,7 @@ class Over:
         return one
 
 
-def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
+def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Rising numbers as ranges, none too long for one transfer."""
     first = last = rows[0]
     for row in rows[1:]:
