@@ -93,4 +93,26 @@ inline void check_sound(KvPool& pool) {
     CHECK(found.live + found.free == pool.head().slots);
 }
 
+// One thing or another that a worker does; every byte it reads is compared.
+inline void random_deed(const std::shared_ptr<KvPool>& pool, std::mt19937& random) {
+    std::string path = random() % 4 ? "" : "keep";
+    for (u64 length = path.size() + 1 + random() % 8; path.size() < length;) path.push_back(char('a' + random() % 3));
+    switch (random() % 8) {
+        case 0: case 1: case 2: put(pool, prompt(path), 0, random() % 4 ? 0 : wall_ns() + random() % 2'000'000); break;
+        case 3: evict(pool, prompt(path)); break;
+        case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
+        case 5: {
+            std::string key(1, char('a' + random() % 4)), value(BLOCK_BYTES * 2 + 9, key[0]);
+            KvHit hit(pool, ROOT, name(key));
+            std::string got(hit.nbytes, 0);
+            hit.read_value(got.data());
+            CHECK(hit.slots.empty() || got == value);
+            KvDraft draft(pool, ROOT, name(key), value.size(), 0, 0);
+            kv_put_value(draft, value.data());
+            break;
+        }
+        default: look(pool, prompt(path));
+    }
+}
+
 }  // namespace osf::test
