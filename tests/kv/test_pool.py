@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from openshelf import KVPool, Layout, Space
 from openshelf.errors import Closed, NotPermitted
 from openshelf.kv import Stored
 from tests.kv.prompts import BLOCK, LAYOUT, assert_sound, cache_of, check_hit, look, put, small_pool, tokens_of
-from tests.processes import in_fresh_process
+from tests.processes import Peer, State, in_fresh_process
 
 
 def test_the_longest_prefix_is_found_and_right(pool: KVPool) -> None:
@@ -144,6 +145,25 @@ def test_a_pool_outlives_its_worker(space: Space) -> None:
         put(first, [1, 2])
     with small_pool(space) as second:
         assert look(second, [1, 2]) == 2
+
+
+def test_workers_that_start_at_once_share_one_pool(home: Path) -> None:
+    with Space.create("shelf", "64MiB"), contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(Peer("forkserver")) for _ in range(4)]
+        for number, peer in enumerate(peers):
+            peer.start(_make_and_put, number)
+        assert len({peer.finish() for peer in peers}) == 1
+        assert [peer.call(_look, other) for peer in peers for other in range(4)] == [1] * 16
+
+
+def _make_and_put(state: State, number: int) -> int:
+    state["pool"] = pool = KVPool(Space.open("shelf"), LAYOUT, BLOCK)  # of all the room there is
+    put(pool, [number])
+    return int(pool.stats()["capacity_blocks"])
+
+
+def _look(state: State, number: int) -> int:
+    return look(state["pool"], [number])
 
 
 def test_drafts_are_filled_layer_by_layer(pool: KVPool) -> None:

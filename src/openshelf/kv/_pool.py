@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from openshelf import _core
-from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom
+from openshelf.errors import BadInput, Closed, Mismatch
 from openshelf.kv import _memory
 from openshelf.kv._background import later
 from openshelf.kv._draft import Draft
@@ -21,10 +21,9 @@ from openshelf.kv._geometry import Geometry
 from openshelf.kv._hit import Hit
 from openshelf.kv._keys import root_key
 from openshelf.kv._layout import Layout
-from openshelf.space import Space, format_size, parse_size
+from openshelf.kv._making import open_or_make
+from openshelf.space import Space, parse_size
 from openshelf.space._numbers import whole
-
-_SLOTS_MAX = (1 << 30) - 1
 
 
 class Stored(NamedTuple):
@@ -66,7 +65,7 @@ class KVPool:
         if not 1 <= block_tokens <= 4096:
             raise BadInput(f"a block has 1 to 4096 tokens, got {block_tokens}")
         self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
-        self._native: _core.KVCore | None = _open(space, layout, block_tokens, name, capacity)
+        self._native: _core.KVCore | None = open_or_make(space, layout, block_tokens, name, capacity)
         self._geometry = Geometry(layout, block_tokens)
         self._enter_tenant(tenant, salt, quota)
 
@@ -209,48 +208,6 @@ class KVPool:
         if self._native is None:
             return "KVPool(closed)"
         return f"KVPool({self.name!r}, {self.layout.model!r}, block_tokens={self.block_tokens})"
-
-
-def _open(space: Space, layout: Layout, block_tokens: int, name: str, capacity: str | int | None) -> _core.KVCore:
-    native = space._native
-    core: _core.Core = native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined]
-    size = layout.block_bytes(block_tokens)
-    for _ in range(100):  # made and deleted by others meanwhile
-        pool = _core.KVCore.open(core, name)
-        if pool is None:
-            try:
-                pool = _core.KVCore.make(core, name, size, block_tokens, _slots(core, size, block_tokens, capacity))
-            except NameTaken:
-                continue
-        there_bytes, there_tokens, slots, _ = pool.facts
-        if (there_bytes, there_tokens) != (size, block_tokens):
-            raise Mismatch(
-                f"the pool {name!r} has blocks of {there_tokens} tokens and {there_bytes} bytes ({slots} of them), "
-                f"this layout of {layout.model!r} needs {block_tokens} tokens and {size} bytes: give it another name="
-            )
-        return pool
-    raise NameTaken(f"the pool {name!r} comes and goes; others make and delete it all the time")
-
-
-def _slots(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:
-    stats = core.stats()
-    room = int(stats["largest_free"]) * 9 // 10 if capacity is None else parse_size(capacity)
-    low, high = 0, min(_SLOTS_MAX, room // block_bytes)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _core.KVCore.bytes_needed(block_bytes, block_tokens, middle) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    if not low:
-        need = _core.KVCore.bytes_needed(block_bytes, block_tokens, 1)
-        raise NoRoom(
-            f"no room for one block: a pool of one block of {format_size(block_bytes)} takes {format_size(need)}, it "
-            f"may take {format_size(room)} of the space {stats['name']!r}, whose longest free run has "
-            f"{format_size(int(stats['largest_free']))}; give a "
-            "larger capacity=, grow the space, or use fewer tokens a block"
-        )
-    return low
 
 
 def _key(key: str | bytes) -> bytes:

@@ -1,0 +1,69 @@
+"""Opening a pool, or making it: the first process does, and others that come at the same time wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+from openshelf import _core
+from openshelf.errors import Mismatch, NoRoom
+from openshelf.kv._layout import Layout
+from openshelf.space import Space, format_size, parse_size
+
+_SLOTS_MAX = (1 << 30) - 1
+
+
+def open_or_make(
+    space: Space, layout: Layout, block_tokens: int, name: str, capacity: str | int | None
+) -> _core.KVCore:
+    """The pool of this name; Mismatch if its blocks have another size."""
+    native = space._native
+    core: _core.Core = native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined]
+    size = layout.block_bytes(block_tokens)
+    pool = _core.KVCore.open(core, name)
+    if pool is None:
+        with _alone(core.directory):
+            pool = _core.KVCore.open(core, name)
+            if pool is None:
+                pool = _core.KVCore.make(core, name, size, block_tokens, _slots(core, size, block_tokens, capacity))
+    there_bytes, there_tokens, slots, _ = pool.facts
+    if (there_bytes, there_tokens) != (size, block_tokens):
+        raise Mismatch(
+            f"the pool {name!r} has blocks of {there_tokens} tokens and {there_bytes} bytes ({slots} of them), "
+            f"this layout of {layout.model!r} needs {block_tokens} tokens and {size} bytes: give it another name="
+        )
+    return pool
+
+
+@contextlib.contextmanager
+def _alone(directory: str) -> Iterator[None]:
+    """Two makers at once would each take room for a pool, and one find none. The kernel drops the lock of who dies."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _slots(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:
+    stats = core.stats()
+    room = int(stats["largest_free"]) * 9 // 10 if capacity is None else parse_size(capacity)
+    low, high = 0, min(_SLOTS_MAX, room // block_bytes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _core.KVCore.bytes_needed(block_bytes, block_tokens, middle) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    if not low:
+        need = _core.KVCore.bytes_needed(block_bytes, block_tokens, 1)
+        raise NoRoom(
+            f"no room for one block: a pool of one block of {format_size(block_bytes)} takes {format_size(need)}, it "
+            f"may take {format_size(room)} of the space {stats['name']!r}, whose longest free run has "
+            f"{format_size(int(stats['largest_free']))}; give a "
+            "larger capacity=, grow the space, or use fewer tokens a block"
+        )
+    return low
