@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from openshelf import KVPool, Layout, Space
-from openshelf.errors import Closed, NotPermitted
+from openshelf.errors import Closed
 from openshelf.kv import Stored
 from tests.kv.prompts import BLOCK, LAYOUT, assert_sound, cache_of, check_hit, look, put, small_pool, tokens_of
-from tests.processes import Peer, State, in_fresh_process
+from tests.kv.worker import look_in, make_and_put, read_only
+from tests.processes import Peer, in_fresh_process
 
 
 def test_the_longest_prefix_is_found_and_right(pool: KVPool) -> None:
@@ -151,19 +152,9 @@ def test_workers_that_start_at_once_share_one_pool(home: Path) -> None:
     with Space.create("shelf", "64MiB"), contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Peer("forkserver")) for _ in range(4)]
         for number, peer in enumerate(peers):
-            peer.start(_make_and_put, number)
+            peer.start(make_and_put, number)
         assert len({peer.finish() for peer in peers}) == 1
-        assert [peer.call(_look, other) for peer in peers for other in range(4)] == [1] * 16
-
-
-def _make_and_put(state: State, number: int) -> int:
-    state["pool"] = pool = KVPool(Space.open("shelf"), LAYOUT, BLOCK)  # of all the room there is
-    put(pool, [number])
-    return int(pool.stats()["capacity_blocks"])
-
-
-def _look(state: State, number: int) -> int:
-    return look(state["pool"], [number])
+        assert [peer.call(look_in, other) for peer in peers for other in range(4)] == [1] * 16
 
 
 def test_drafts_are_filled_layer_by_layer(pool: KVPool) -> None:
@@ -311,18 +302,7 @@ def test_tokens_are_compared_where_asked(space: Space) -> None:
 
 def test_a_read_only_space_is_matched_and_not_changed(space: Space, pool: KVPool) -> None:
     put(pool, [1, 2])
-    assert in_fresh_process(_read_only) == (2, True)
-
-
-def _read_only() -> tuple[int, bool]:
-    with Space.open("shelf", "r") as space:
-        pool = KVPool(space, LAYOUT, BLOCK)
-        found = look(pool, [1, 2])
-        try:
-            put(pool, [3])
-        except NotPermitted:
-            return found, True
-        return found, False
+    assert in_fresh_process(read_only) == (2, True)
 
 
 def test_statistics_count_what_everybody_did(pool: KVPool) -> None:

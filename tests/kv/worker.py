@@ -1,4 +1,4 @@
-"""What the processes of the crash tests do: everything a pool offers, checking every byte they read."""
+"""What other processes do in tests. Those that are killed do all a pool offers, and check every byte they read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from openshelf import KVPool, Space
-from tests.kv.prompts import BLOCK, LAYOUT, cache_of, check_hit, put, tokens_of
+from openshelf.errors import NotPermitted
+from tests.kv.prompts import BLOCK, LAYOUT, cache_of, check_hit, look, put, tokens_of
+from tests.processes import State
 
 SYSTEM = [9, 9, 9]  # a pinned prompt that everybody continues
 DEPTH, WIDTH = 5, 3
@@ -88,3 +90,24 @@ def store(home: str, seed: int, verdict: str) -> None:
         with open(verdict, "a") as file:
             file.write(f"{type(error).__name__}: {error}\n")
         raise
+
+
+def make_and_put(state: State, number: int) -> int:
+    state["pool"] = pool = KVPool(Space.open("shelf"), LAYOUT, BLOCK)  # of all the room there is
+    put(pool, [number])
+    return int(pool.stats()["capacity_blocks"])
+
+
+def look_in(state: State, number: int) -> int:
+    return look(state["pool"], [number])
+
+
+def read_only() -> tuple[int, bool]:
+    with Space.open("shelf", "r") as space:
+        pool = KVPool(space, LAYOUT, BLOCK)
+        found = look(pool, [1, 2])
+        try:
+            put(pool, [3])
+        except NotPermitted:
+            return found, True
+        return found, False
