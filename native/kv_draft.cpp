@@ -50,6 +50,10 @@ bool KvDraft::make_way(const KvKey& root, std::span<const u8> name) {
 
 KvDraft::~KvDraft() { abandon(); }
 
+void KvDraft::need_owner() const {
+    if (pool->space->members.executor() != owner_) throw Error(Code::bad_input, "this draft is of the process that made it; a forked one makes its own");
+}
+
 void KvDraft::catch_up() {
     u64 present = pool->longest(keys_, next_);
     if (present == next_) return;
@@ -67,6 +71,7 @@ void KvDraft::catch_up() {
 }
 
 u64 KvDraft::reserve(u64 most) {
+    need_owner();
     const u64 left = keys_.size() - next_ - slots_.size(), from = slots_.size();
     pool->allocate(u32(std::min(most, left)), tenant_, slots_);
     for (u64 at = from; at < slots_.size(); at++) {
@@ -82,6 +87,7 @@ u64 KvDraft::reserve(u64 most) {
 }
 
 void KvDraft::write(u64 first, const KvPieces& from) {
+    need_owner();
     const u64 pieces = from.addresses.size();
     if (first > next_ || (from.first + pieces) * from.bytes > pool->head().block_bytes)
         throw Error(Code::bad_input, "block " + std::to_string(next_) + " is to be filled, but what is given begins with block " + std::to_string(first));
@@ -105,6 +111,7 @@ void KvDraft::write_value(const char* from) {
 }
 
 KvStored KvDraft::publish() {
+    need_owner();
     if (!slots_.empty()) {
         auto keys = std::span(keys_).subspan(next_, slots_.size());
         u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, nonce_ != 0);

@@ -338,7 +338,10 @@ def test_a_forked_process_goes_on_with_pool_and_hits(pool: KVPool) -> None:
         with contextlib.suppress(BaseException):
             os.close(write)
             os.read(read, 1)  # until the parent has let go of its own
-            del draft  # its slot is the parent's
+            with contextlib.suppress(BadInput):
+                draft.put_layer(0, cache_of([8])[0])  # its slot is the parent's
+                os._exit(2)
+            del draft
             good = check_hit(hit, [1, 2, 3]) == 3 and put(pool, [4]).stored == 1 and look(pool, [1, 2]) == 2
         os._exit(0 if good else 1)
     os.close(read)
