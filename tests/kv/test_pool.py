@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from openshelf import KVPool, Layout, Space
-from openshelf.errors import Closed
+from openshelf.errors import BadInput, Closed
 from openshelf.kv import Stored
 from tests.kv.prompts import BLOCK, LAYOUT, assert_sound, cache_of, check_hit, look, put, small_pool, tokens_of
 from tests.kv.worker import look_in, make_and_put, read_only
