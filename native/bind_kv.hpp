@@ -99,12 +99,14 @@ inline KvKey root_of(nb::bytes root) {
     return key;
 }
 
-struct Pieces {             // addresses come as a buffer of u64
-    Buffer buffer;
+struct Pieces {             // addresses come as a buffer of u64, a table as one of u32
+    Buffer buffer, numbers;
     KvPieces pieces;
-    Pieces(nb::handle addresses, u64 first, u64 bytes) : buffer(addresses, PyBUF_SIMPLE) {
-        if (buffer.view.len % 8) throw Error(Code::bad_input, "addresses have 8 bytes each");
-        pieces = {{static_cast<const u64*>(buffer.view.buf), u64(buffer.view.len) / 8}, first, bytes};
+    Pieces(nb::handle addresses, u64 first, u64 bytes) : Pieces(addresses, first, bytes, bytes, nb::bytes("", 0)) {}
+    Pieces(nb::handle addresses, u64 first, u64 bytes, u64 step, nb::handle table) : buffer(addresses, PyBUF_SIMPLE), numbers(table, PyBUF_SIMPLE) {
+        if (buffer.view.len % 8 || numbers.view.len % 4) throw Error(Code::bad_input, "addresses have 8 bytes each, numbers of pages 4");
+        pieces = {{static_cast<const u64*>(buffer.view.buf), u64(buffer.view.len) / 8}, first, bytes, step,
+                  {static_cast<const u32*>(numbers.view.buf), u64(numbers.view.len) / 4}};
     }
 };
 

@@ -43,8 +43,8 @@ static void bind_hit(nb::module_& m) {
         })
         .def("offset", offset_of)
         .def("writable", [](nb::object self) { return Writable{self}; })
-        .def("read", [](const KvHit& hit, u64 block, u64 count, u64 first_piece, u64 piece_bytes, nb::handle addresses) {
-            Pieces into(addresses, first_piece, piece_bytes);
+        .def("read", [](const KvHit& hit, u64 block, u64 count, u64 first_piece, u64 piece_bytes, nb::handle addresses, u64 step, nb::handle table) {
+            Pieces into(addresses, first_piece, piece_bytes, step, table);
             nb::gil_scoped_release release;
             hit.read(block, count, into.pieces);
         });
@@ -56,8 +56,8 @@ static void bind_draft(nb::module_& m) {
         .def_prop_ro("blocks", &KvDraft::blocks)
         .def_prop_ro("next", &KvDraft::next)
         .def_prop_ro("reserved", &KvDraft::reserved)
-        .def("write", [](KvDraft& draft, u64 first, u64 first_piece, u64 piece_bytes, nb::handle addresses) {
-            Pieces from(addresses, first_piece, piece_bytes);
+        .def("write", [](KvDraft& draft, u64 first, u64 first_piece, u64 piece_bytes, nb::handle addresses, u64 step, nb::handle table) {
+            Pieces from(addresses, first_piece, piece_bytes, step, table);
             nb::gil_scoped_release release;
             draft.write(first, from.pieces);
         })

@@ -89,13 +89,14 @@ u64 KvDraft::reserve(u64 most) {
 void KvDraft::write(u64 first, const KvPieces& from) {
     need_owner();
     const u64 pieces = from.addresses.size();
-    if (first > next_ || (from.first + pieces) * from.bytes > pool->head().block_bytes)
+    if (first > next_ || (from.first + pieces) * from.bytes > pool->head().block_bytes ||
+        (!from.table.empty() && from.table.size() < next_ + slots_.size() - first))
         throw Error(Code::bad_input, "block " + std::to_string(next_) + " is to be filled, but what is given begins with block " + std::to_string(first));
     const bool past = slots_.size() * pieces * from.bytes >= KV_PAST_CACHES;
     for (u64 at = 0; at < slots_.size(); at++) {
         char* to = pool->block(slots_[at]) + from.first * from.bytes;
         for (u64 piece = 0; piece < pieces; piece++)
-            kv_copy(to + piece * from.bytes, reinterpret_cast<const char*>(from.addresses[piece]) + (next_ + at - first) * from.bytes, from.bytes, past);
+            kv_copy(to + piece * from.bytes, from.at(piece, next_ + at - first), from.bytes, past);
     }
     if (past) kv_copied();
 }

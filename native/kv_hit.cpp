@@ -98,13 +98,14 @@ void KvHit::drop() {
 
 void KvHit::read(u64 block, u64 count, const KvPieces& into) const {
     const u64 pieces = into.addresses.size();
-    if (block + count > slots.size() || block + count < block || (into.first + pieces) * into.bytes > pool->head().block_bytes)
+    if (block + count > slots.size() || block + count < block || (into.first + pieces) * into.bytes > pool->head().block_bytes ||
+        (!into.table.empty() && into.table.size() < count))
         throw Error(Code::bad_input, "blocks " + std::to_string(block) + " to " + std::to_string(block + count) + " of a match of " + std::to_string(slots.size()) + " cannot be read like that");
     const bool past = count * pieces * into.bytes >= KV_PAST_CACHES;
     for (u64 at = 0; at < count; at++) {
         const char* from = pool->block(slots[block + at]) + into.first * into.bytes;
         for (u64 piece = 0; piece < pieces; piece++)
-            kv_copy(reinterpret_cast<char*>(into.addresses[piece]) + at * into.bytes, from + piece * into.bytes, into.bytes, past);
+            kv_copy(into.at(piece, at), from + piece * into.bytes, into.bytes, past);
     }
     if (past) kv_copied();
 }

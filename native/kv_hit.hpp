@@ -5,12 +5,14 @@
 
 namespace osf {
 
-// Blocks are made of equal pieces, one after the other: every layer's keys and values, or finer. A piece of consecutive blocks is contiguous
-// in the caller's memory: piece p of block b is at addresses[p] + b * bytes.
+// Blocks are made of equal pieces, one after the other: every layer's keys and values, or finer. In the caller's memory piece p of block b is
+// at addresses[p] + b * step: contiguous over the blocks where step is the piece's size. With a table, it is that of page table[b].
 struct KvPieces {
     std::span<const u64> addresses;
     u64 first = 0;                               // of the block's pieces
-    u64 bytes = 0;
+    u64 bytes = 0, step = 0;
+    std::span<const u32> table = {};
+    char* at(u64 piece, u64 block) const { return reinterpret_cast<char*>(addresses[piece]) + (table.empty() ? block : table[block]) * step; }
 };
 
 class KvHit {

@@ -53,7 +53,7 @@ inline KvStored put(const std::shared_ptr<KvPool>& pool, const Prompt& tokens, u
     std::vector<u64> addresses;
     for (u64 at = 0; at < PIECES; at++) addresses.push_back(u64(memory.data()) + at * piece);
     KvDraft draft(pool, ROOT, tokens, tenant, expires_ns);
-    return kv_put(draft, 0, {addresses, 0, BLOCK_BYTES / PIECES});
+    return kv_put(draft, 0, {addresses, 0, BLOCK_BYTES / PIECES, BLOCK_BYTES / PIECES});
 }
 
 inline void check_bytes(const KvHit& hit, const Prompt& tokens) {

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from openshelf import KVPool, Layout, Space
-from openshelf.errors import BadInput, Closed
+from openshelf.errors import BadInput, Closed, Mismatch
 from openshelf.kv import Stored
 from tests.kv.prompts import BLOCK, LAYOUT, assert_sound, cache_of, check_hit, look, put, small_pool, tokens_of
 from tests.kv.worker import look_in, make_and_put, read_only
@@ -97,6 +97,42 @@ def test_every_order_of_axes_comes_back(space: Space, order: str) -> None:
     assert pool.put(tokens + 1000, pairs).stored == 3
     with pool.match(tokens + 1000) as hit:
         assert np.array_equal(hit.read(), cache)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("order", ["kthd", "khtd", "tkhd"])
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_an_engines_pages_are_filled_and_stored(space: Space, axis: int, order: str, with_torch: bool) -> None:
+    layout = replace(LAYOUT, order=order)
+    pool = KVPool(space, layout, BLOCK, capacity="1MiB")
+    tokens, table = np.arange(3 * BLOCK), np.array([6, 1, 4])
+    if axis > layout.token_axis:
+        return  # pages would not be contiguous
+    memory = [
+        np.random.default_rng(n).integers(0, 99, (8, *layout.layer_shape(BLOCK))).astype(np.int32) for n in (1, 2)
+    ]
+    given: list[Any] = [np.ascontiguousarray(np.moveaxis(layer, 0, axis)) for layer in memory]
+    if with_torch:
+        given = [torch.from_numpy(layer) for layer in given]
+    with pool.draft(tokens) as draft:
+        for layer in range(2):
+            draft.put_pages(layer, given[layer], table, axis=axis)
+    with pool.match(tokens) as hit:
+        for layer in range(2):
+            assert np.array_equal(np.stack(list(hit.layer(layer))), memory[layer][table])
+            out = np.zeros_like(np.asarray(given[layer]))
+            hit.read_pages(layer, torch.from_numpy(out) if with_torch else out, [5, 0], axis=axis, start=BLOCK)
+            pages = np.moveaxis(out, axis, 0)
+            assert np.array_equal(pages[[5, 0]], memory[layer][table[1:]])
+            assert not pages[[1, 2, 3, 4, 6, 7]].any()
+        with pytest.raises(BadInput, match="there are 8"):
+            hit.read_pages(0, given[0], [1, 2, 8], axis=axis)
+        with pytest.raises(BadInput, match="2 pages, 3 blocks"):
+            hit.read_pages(0, given[0], [1, 2], axis=axis)
+        with pytest.raises(Mismatch, match="an axis more"):
+            hit.read_pages(0, given[0][0], [1, 2, 3], axis=axis)
+        with pytest.raises(Mismatch, match="float64"):
+            hit.read_pages(0, np.zeros(given[0].shape), [1, 2, 3], axis=axis)
 
 
 def test_tensors_of_types_that_only_torch_has(space: Space) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from openshelf import _core
 from openshelf.errors import BadInput, Closed
 from openshelf.kv import _memory
+from openshelf.kv._layout import Layout
 
 if TYPE_CHECKING:
     from openshelf.kv._pool import KVPool, Stored
@@ -31,6 +32,27 @@ class Draft:
     def put_layer(self, layer: int, kv: Any, *, start: int = 0) -> None:
         """One layer's keys and values: an array or CPU tensor of Layout.layer_shape, or a pair; of the tokens from
         `start` (at most the draft's) to at least its `stop`. Copied before this returns."""
+        native, layout, first = self._before(layer, start)
+        if self.stop > self.start:
+            piece = self._pool._geometry.piece_bytes
+            addresses, kept = _memory.layer_pieces(layout, kv, self.stop - start, False, f"layer {layer}")
+            native.write(first, layer * layout.pieces, piece, addresses, piece, b"")
+            del kept
+        self._layers.add(layer)
+
+    def put_pages(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> None:
+        """The same from an engine's paged memory: page table[i] is block i of those from token `start` on."""
+        native, layout, first = self._before(layer, start)
+        from_ = _memory.pages_of(layout, pages, table, axis, self._pool.block_tokens, False, f"layer {layer}")
+        count = (self.stop - start) // self._pool.block_tokens
+        if len(from_.table) < count:
+            raise BadInput(f"the table names {len(from_.table)} pages, {count} blocks are to be put")
+        if self.stop > self.start:
+            piece = self._pool._geometry.piece_bytes
+            native.write(first, layer * layout.pieces, piece, from_.addresses, from_.step, from_.table)
+        self._layers.add(layer)
+
+    def _before(self, layer: int, start: int) -> tuple[_core.KVDraft, Layout, int]:
         if self._native is None:
             raise Closed("this draft was published or abandoned; make another")
         layout = self._pool.layout
@@ -39,11 +61,7 @@ class Draft:
         first = _memory.blocks_in(start, self._pool.block_tokens, "start")
         if start > self.start:
             raise BadInput(f"the draft begins with token {self.start}, what is put with {start}: give it from there on")
-        if self.stop > self.start:
-            addresses, kept = _memory.layer_pieces(layout, kv, self.stop - start, False, f"layer {layer}")
-            self._native.write(first, layer * layout.pieces, self._pool._geometry.piece_bytes, addresses)
-            del kept
-        self._layers.add(layer)
+        return self._native, layout, first
 
     def publish(self) -> Stored:
         """Makes the blocks findable. BadInput if a layer is missing; then nothing is kept."""

@@ -111,9 +111,27 @@ class Hit:
         tokens = count * self._geometry.tokens
         if out is None:
             out = np.empty(layout.layer_shape(tokens), layout.view_dtype)
+        piece = self._geometry.piece_bytes
         addresses, _ = _memory.layer_pieces(layout, out, tokens, True, f"layer {layer} to read into")
-        self._held.read(first, count, layer * layout.pieces, self._geometry.piece_bytes, addresses)
+        self._held.read(first, count, layer * layout.pieces, piece, addresses, piece, b"")
         return out
+
+    def read_pages(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> None:
+        """Copies one layer into an engine's paged memory: block i of those from token `start` on into page table[i].
+
+        `pages` is of Layout.layer_shape(block_tokens) with one axis more, number `axis`, that counts the pages.
+        """
+        geometry, layer = self._geometry, self._layer(layer)
+        first = self._from(start)
+        what = f"layer {layer} to read into"
+        into = _memory.pages_of(geometry.layout, pages, table, axis, geometry.tokens, True, what)
+        count = self.blocks - first
+        if len(into.table) < count:
+            raise BadInput(f"the table names {len(into.table)} pages, {count} blocks are to be read")
+        if count:
+            piece = geometry.piece_bytes
+            at = layer * geometry.layout.pieces
+            self._held.read(first, count, at, piece, into.addresses, into.step, into.table)
 
     def read_layer_async(self, layer: int, out: Any, *, start: int = 0) -> Future[Any]:
         """The same in the background, one after another: layers come while those before them are computed."""
@@ -126,8 +144,9 @@ class Hit:
         tokens = count * self._geometry.tokens
         if out is None:
             out = np.empty(layout.shape(tokens), layout.view_dtype)
+        piece = self._geometry.piece_bytes
         addresses, _ = _memory.all_pieces(layout, out, tokens, True)
-        self._held.read(first, count, 0, self._geometry.piece_bytes, addresses)
+        self._held.read(first, count, 0, piece, addresses, piece, b"")
         return out
 
     @property

@@ -7,7 +7,7 @@ k, h, t, d two for every head. Tensors may be strided before the token axis, not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,6 +106,38 @@ def all_pieces(layout: Layout, given: Any, tokens: int, write: bool) -> tuple[Ad
     check(layout, given[0] if len(given.shape) else given, tokens, "a layer", None)
     found, alive = pieces_of(given, layout.token_axis + 1, write)
     return found.reshape(-1), [alive]
+
+
+class Pages(NamedTuple):
+    """An engine's paged memory as native code takes it."""
+
+    addresses: Addresses
+    step: int
+    table: np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def pages_of(layout: Layout, pages: Any, table: Any, axis: int, block_tokens: int, write: bool, what: str) -> Pages:
+    """Where the pages of one layer are, one block each: `pages` is of Layout.layer_shape with an axis more that numbers
+    them; `table` the numbers of those that are meant."""
+    shape = list(layout.layer_shape(block_tokens))
+    if not hasattr(pages, "shape") or len(pages.shape) != len(shape) + 1 or not 0 <= axis <= len(shape):
+        came = tuple(getattr(pages, "shape", ())) or type(pages).__name__
+        raise Mismatch(f"{what}: pages are an array of {tuple(shape)} with an axis more, number {axis}; got {came}")
+    page = pages[(slice(None),) * axis + (0,)]
+    layout.check_array(page, tuple(shape), what)
+    _, strides, itemsize = _place(pages)
+    inner = [stride for at, stride in enumerate(strides) if at != axis]
+    if not _contiguous_from(tuple(shape), tuple(inner), itemsize, layout.token_axis):
+        raise Mismatch(f"{what}: a page must be contiguous over its tokens, its strides are {tuple(inner)}")
+    numbers = np.asarray(table)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise Mismatch(f"{what}: a table is a row of numbers of pages, got {numbers.dtype} of shape {numbers.shape}")
+    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < pages.shape[axis]:
+        raise BadInput(
+            f"{what}: the table names pages from {numbers.min()} to {numbers.max()}, there are {pages.shape[axis]}"
+        )
+    addresses, _ = pieces_of(page, layout.token_axis, write)
+    return Pages(addresses.reshape(-1), strides[axis], np.ascontiguousarray(numbers, np.uint32))
 
 
 def check(layout: Layout, array: Any, tokens: int, what: str, without: int | None) -> None:
