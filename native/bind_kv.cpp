@@ -230,4 +230,5 @@ void bind_kv(nb::module_& m) {
             return nb::make_tuple(head.block_bytes, head.block_tokens, head.slots, head.stride);
         });
     m.def("kv_keys", keys);
+    m.def("address_of", [](nb::handle array) { return u64(Buffer(array, PyBUF_STRIDES).view.buf); });
 }

@@ -107,6 +107,10 @@ class Layout:
         return to_numpy(element.code, element.descr)
 
     @cached_property
+    def _known(self) -> set[Any]:
+        return set()  # dtypes, of numpy or torch, that were found to be this one: their names take long to make
+
+    @cached_property
     def view_code(self) -> int:
         return element_type(self.view_dtype).code
 
@@ -136,9 +140,14 @@ class Layout:
 
     def check_array(self, array: Any, shape: tuple[int, ...], what: str) -> None:
         """Raises Mismatch if an array or tensor is not of this type and shape."""
-        came = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
-        if came not in (self.dtype, self.view_dtype.name):
-            raise Mismatch(f"{what} is of {came}, the pool's layout of {self.dtype}; convert it, or use another layout")
+        dtype = getattr(array, "dtype", None)
+        if dtype is not self.view_dtype and dtype not in self._known:
+            came = type(array).__name__ if dtype is None else str(dtype).removeprefix("torch.")
+            if came not in (self.dtype, self.view_dtype.name):
+                raise Mismatch(
+                    f"{what} is of {came}, the pool's layout of {self.dtype}; convert it, or use another layout"
+                )
+            self._known.add(dtype)
         if tuple(array.shape) != shape:
             raise Mismatch(
                 f"{what} has the shape {tuple(array.shape)}, expected {shape} (order {self.order!r}, "

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from openshelf import _core
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv._layout import Layout
 from openshelf.space._dtypes import torch_module
@@ -29,7 +30,7 @@ def _place(array: Any) -> tuple[int, tuple[int, ...], int]:
             raise Mismatch(f"a tensor on {array.device} is out of the CPU's reach; copy it to pinned CPU memory first")
         size = array.element_size()
         return array.data_ptr(), tuple(stride * size for stride in array.stride()), size
-    return array.__array_interface__["data"][0], array.strides, array.itemsize
+    return _core.address_of(array), array.strides, array.itemsize
 
 
 def _contiguous_from(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, axis: int) -> bool:
@@ -55,11 +56,10 @@ def pieces_of(array: Any, axis: int, write: bool) -> tuple[Addresses, Any]:
             raise Mismatch(f"the array to read into must be contiguous from axis {axis} on, its strides are {strides}")
         array = array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
         address, strides, _ = _place(array)
-    found: Addresses = np.array(address, np.uint64)
+    found = [address]  # a list: a layer has few pieces, and numpy would take longer
     for size, stride in zip(shape[:axis], strides[:axis], strict=True):
-        steps: Addresses = np.arange(size, dtype=np.uint64) * np.uint64(stride)
-        found = np.add.outer(found, steps)
-    return found, array
+        found = [at + step for at in found for step in range(0, size * stride, stride)] if stride else found * size
+    return np.array(found, np.uint64).reshape(shape[:axis]), array
 
 
 def layer_pieces(layout: Layout, given: Any, tokens: int, write: bool, what: str) -> tuple[Addresses, list[Any]]:
