@@ -183,7 +183,7 @@ Attachment::Attachment(Space& space, Options options)
         }
         place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
-        hand_over(socket);
+        hand_over(socket, {});
     } catch (...) {
         close(socket);
         unmap_segments(false);
@@ -248,10 +248,19 @@ void Attachment::unmap_segments(bool forbid) {
     if (own_fd_ >= 0) close(own_fd_);
 }
 
-void Attachment::hand_over(int socket) {
+std::string Attachment::lives() const {
+    std::string text;
+    for (auto [host, life] : met_) {
+        Met met{host, life};
+        text.append(reinterpret_cast<const char*>(&met), sizeof met);
+    }
+    return text;
+}
+
+void Attachment::hand_over(int socket, const std::string& lives) {
     Note note{note_attach, u32(read_only_), 0, place_, faults_ >= 0, u64(getpid())};
     std::string text;
-    send_note(socket, note, directory_, faults_);
+    send_note(socket, note, directory_ + "\n" + lives, faults_);
     if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended while this process attached");
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
@@ -267,9 +276,8 @@ void Attachment::start_keeper(pid_t& starting) {
 // Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
 void Attachment::end_leases(u64 after_ns) {
     if (how_ == Faults::none) return;
-    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
     for (u32 host = 0; host < options_.hosts.size(); host++) {
-        const u64 leased = load(head.leased[host]);
+        const u64 leased = load(head().leased[host]);
         if (host == options_.self || leased == ended_[host] || now_ns() - leased < after_ns) continue;
         madvise(reinterpret_cast<char*>(base_ + host * reserve_ + data_at_), segment_bytes_, MADV_DONTNEED);
         ended_[host] = leased;
@@ -310,8 +318,11 @@ void Attachment::watch() {
                 Note open{note_open, 0, 0, 0, options_.unit, u64(getpid())};
                 send_note(next, open, directory_);
                 if (receive_note(next, open, text) && open.flags) {
-                    hand_over(next);
-                    std::lock_guard guard(mutex_);
+                    std::unique_lock lock(mutex_);
+                    const std::string met = lives();
+                    lock.unlock();
+                    hand_over(next, met);
+                    lock.lock();
                     close(socket_);
                     socket_ = socket = next;
                     for (auto& [id, pending] : pending_)
@@ -384,23 +395,26 @@ void Attachment::meet(u64 address, u64 incarnation) {
     u32 host = host_of(address);
     {
         std::lock_guard guard(mutex_);
-        if (met_[host] == incarnation) return;
+        auto found = met_.find(host);
+        bool linked = load(head().linked) >> host & 1;  // first: if it is and the session is the old one, no other was meanwhile
+        if (linked && found != met_.end() && found->second == life_of(incarnation, load(head().taken[host]))) return;
     }
+    u64 session;
     for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
+        session = load(head().taken[host]);
         Pending result = answer(ask({note_meet, host, 0, address, incarnation, 0}), 5'000'000'000);
-        if (result.done && result.good) break;
+        if (result.done && result.good && session == load(head().taken[host])) break;
         if (now_ns() - start > 3'000'000'000) throw HostLost(this->host(host), "host " + this->host(host) + " has no link to this host's keeper", address, 1);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     std::lock_guard guard(mutex_);
-    met_[host] = incarnation;
+    met_[host] = life_of(incarnation, session);
 }
 
 Attachment::States Attachment::states(u64 address, u64 bytes) const {
     States states;
     u32 host = host_of(address);
-    const auto& head = *reinterpret_cast<const UnitsHead*>(units_);
-    u64 unit = load(head.unit[host]);
+    u64 unit = load(head().unit[host]);
     if (!unit || !bytes) return states.invalid = bytes != 0, states;
     u64 first = (address - base_) % reserve_ - data_at_, last = first + bytes - 1;
     const u64* words = reinterpret_cast<const u64*>(units_ + PAGE) + host * WORDS;
@@ -416,7 +430,7 @@ Attachment::States Attachment::states(u64 address, u64 bytes) const {
 
 std::string Attachment::owners(u64 address, u64 bytes) const {
     std::string words;
-    u64 unit = load(reinterpret_cast<const UnitsHead*>(units_)->unit[options_.self]), first = address - base_ - options_.self * reserve_ - data_at_;
+    u64 unit = load(head().unit[options_.self]), first = address - base_ - options_.self * reserve_ - data_at_;
     if (!unit || !bytes || host_of(address) != options_.self) return words;
     const u64* own = reinterpret_cast<const u64*>(units_ + PAGE) + options_.self * WORDS;
     for (u64 at = first / unit; at <= (first + bytes - 1) / unit; at++) {
@@ -451,7 +465,6 @@ void Attachment::fork_child() {
     new (&watcher_) std::thread;  // the parent's thread is not here
     new (&changed_) std::condition_variable;
     pending_.clear();
-    met_.clear();
     close(socket_);
     close(place_fd_);
     if (faults_ >= 0) close(faults_);
@@ -462,7 +475,7 @@ void Attachment::fork_child() {
         for (u64 start = now_ns();;) {
             try {
                 socket_ = dial(options_.socket);
-                hand_over(socket_);
+                hand_over(socket_, lives());
                 break;
             } catch (const Error&) {  // the parent finds the next keeper
                 if (socket_ >= 0) close(socket_);

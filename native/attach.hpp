@@ -24,6 +24,7 @@ struct Note {
     u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good
     u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along, address the place
 };
+struct Met { u64 host, life; };  // after the directory and a newline in a note_attach: the hosts whose arrays the process has views of
 constexpr size_t NOTE_MAX = 64 * KIB;
 void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
 bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
@@ -64,7 +65,9 @@ private:
     struct Pending { Note note; bool done = false, good = false; std::string text; };
     void map_segments();
     void unmap_segments(bool forbid);
-    void hand_over(int socket);
+    std::string lives() const;                // with the mutex
+    void hand_over(int socket, const std::string& lives);
+    const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }
     void start_keeper(pid_t& starting);
     void end_leases(u64 after_ns);
     void watch();
@@ -84,7 +87,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<u64, Pending> pending_;
-    std::map<u32, u64> met_;
+    std::map<u32, u64> met_;                  // life_of hosts
     std::map<u32, u64> ended_;                // leases of hosts
     u64 next_ = 1;
     bool stop_ = false;

@@ -1,14 +1,18 @@
 #include "crypto.hpp"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <mutex>
 #include <vector>
 
 namespace osf {
 namespace {
 
-// As in openssl/evp.h, hmac.h, rand.h and crypto.h of 3.x, which keep them stable; a context is opaque to us.
+// As in openssl/evp.h, hmac.h and crypto.h of 3.x, which keep them stable; a context is opaque to us.
 struct Library {
     int (*OPENSSL_init_crypto)(std::uint64_t, const void*);
     void* (*EVP_CIPHER_CTX_new)();
@@ -23,7 +27,6 @@ struct Library {
     int (*EVP_DecryptUpdate)(void*, u8*, int*, const u8*, int);
     int (*EVP_DecryptFinal_ex)(void*, u8*, int*);
     u8* (*HMAC)(const void*, const void*, int, const u8*, std::size_t, u8*, unsigned*);
-    int (*RAND_bytes)(u8*, int);
     int (*CRYPTO_memcmp)(const void*, const void*, std::size_t);
     const void* ocb = nullptr;
     std::string trouble;  // why it cannot be used
@@ -50,7 +53,6 @@ struct Library {
         OSF_FIND(EVP_DecryptUpdate)
         OSF_FIND(EVP_DecryptFinal_ex)
         OSF_FIND(HMAC)
-        OSF_FIND(RAND_bytes)
         OSF_FIND(CRYPTO_memcmp)
 #undef OSF_FIND
         constexpr std::uint64_t NO_ATEXIT = 0x00080000;  // a thread may still be sealing while the process ends
@@ -81,7 +83,24 @@ u8* bytes_of(char* text) { return reinterpret_cast<u8*>(text); }
 
 }  // namespace
 
-void random_bytes(std::span<u8> out) { need(library().RAND_bytes(out.data(), int(out.size())), "RAND_bytes"); }
+void random_bytes(std::span<u8> out) {
+    while (!out.empty()) {
+        ssize_t got = getrandom(out.data(), out.size(), 0);
+        if (got < 0 && errno != EINTR) fail_os("getrandom", errno);
+        if (got > 0) out = out.subspan(size_t(got));
+    }
+}
+
+// Held by whatever may take locks inside OpenSSL: looking up algorithms, making contexts. Sealing and opening take none.
+static std::mutex& gate() {
+    static std::mutex& mutex = *new std::mutex;
+    return mutex;
+}
+
+void keep_crypto_over_forks() {
+    static int once = pthread_atfork([] { gate().lock(); }, [] { gate().unlock(); }, [] { gate().unlock(); });
+    (void)once;
+}
 
 bool same_bytes(std::span<const u8> a, std::span<const u8> b) {
     return a.size() == b.size() && library().CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -89,6 +108,7 @@ bool same_bytes(std::span<const u8> a, std::span<const u8> b) {
 
 Digest hmac_sha256(std::span<const u8> key, std::span<const u8> data) {
     const Library& ssl = library();
+    std::lock_guard guard(gate());
     Digest out;
     unsigned bytes = 0;
     if (!ssl.HMAC(ssl.EVP_sha256(), key.data(), int(key.size()), data.data(), data.size(), out.data(), &bytes) || bytes != out.size())
@@ -111,9 +131,17 @@ void hkdf_expand(const Digest& secret, std::string_view info, std::span<u8> out)
     }
 }
 
-void Stream::Free::operator()(void* context) const { library().EVP_CIPHER_CTX_free(context); }
+void Stream::Free::operator()(void* context) const {
+    std::lock_guard guard(gate());
+    library().EVP_CIPHER_CTX_free(context);
+}
 
-Stream::Stream(Kind kind, const Digest& secret) : kind_(kind), secret_(secret), context_(library().EVP_CIPHER_CTX_new()) {
+Stream::Stream(Kind kind, const Digest& secret) : kind_(kind), secret_(secret) {
+    {
+        const Library& ssl = library();
+        std::lock_guard guard(gate());
+        context_.reset(ssl.EVP_CIPHER_CTX_new());
+    }
     if (!context_) throw Error(Code::no_room, "no memory for a cipher of OpenSSL");
     take_key();
 }
@@ -123,6 +151,7 @@ void Stream::take_key() {
     u8 key[16];
     hkdf_expand(secret_, "openshelf wire key", key);
     auto init = kind_ == sealing ? ssl.EVP_EncryptInit_ex : ssl.EVP_DecryptInit_ex;
+    std::lock_guard guard(gate());
     need(init(context_.get(), ssl.ocb, nullptr, key, nullptr), "setting a key");
 }
 

@@ -1,4 +1,4 @@
-// The few functions of the machine's OpenSSL 3 that the wire needs: AES-128-OCB, HMAC-SHA256, random bytes. The library is
+// The few functions of the machine's OpenSSL 3 that the wire needs: AES-128-OCB and HMAC-SHA256. The library is
 // loaded at run time (libcrypto.so.3), so that Openshelf builds without its headers, and a machine with one host runs without
 // it. HKDF (RFC 5869) is composed of the library's HMAC; no cryptography is made here.
 #pragma once
@@ -13,7 +13,8 @@ namespace osf {
 
 using Digest = std::array<u8, 32>;
 
-void random_bytes(std::span<u8> out);
+void random_bytes(std::span<u8> out);   // of the kernel: OpenSSL's generator has a lock that a fork may catch locked
+void keep_crypto_over_forks();           // from now on no child inherits a lock of OpenSSL's that one of our threads held
 Digest hmac_sha256(std::span<const u8> key, std::span<const u8> data);
 Digest hkdf_extract(std::span<const u8> salt, std::span<const u8> secret);
 void hkdf_expand(const Digest& secret, std::string_view info, std::span<u8> out);  // up to 255 * 32 bytes

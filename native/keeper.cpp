@@ -256,8 +256,9 @@ void Keeper::hear(int socket) {
                 open(text, u32(note.bytes));
                 return answer(socket, note.id, true);
             case note_attach: {
-                auto wanted = spaces_.find(text);
-                if (!directory.empty() || wanted == spaces_.end()) throw Error(Code::bad_input, "nothing to attach to");
+                const size_t end = text.find('\n');
+                auto wanted = spaces_.find(text.substr(0, end));
+                if (!directory.empty() || wanted == spaces_.end() || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
                 Node& node = *wanted->second->node;
                 if (fd < 0 && node.lends())
                     throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
@@ -266,8 +267,13 @@ void Keeper::hear(int socket) {
                 process->faults = std::exchange(fd, -1);
                 process->pid = note.pid;
                 process->place = u32(note.address);
+                for (size_t at = end + 1; at + sizeof(Met) <= text.size(); at += sizeof(Met)) {
+                    Met met;
+                    std::memcpy(&met, text.data() + at, sizeof met);
+                    process->met[u32(met.host)] = met.life;
+                }
                 node.attach(std::move(process));
-                directory = text;
+                directory = wanted->first;
                 return answer(socket, note.id, true);
             }
             case note_prefetch:

@@ -34,6 +34,7 @@ Node::Node(std::string name, std::shared_ptr<Space> space, std::vector<std::stri
 }
 
 void Node::begin() {
+    store(segments_.head().linked, u64(0));
     coherence_.start();
     settle();
     for (u64 granule : registered_) register_granule(*processes_[0], granule);
@@ -122,16 +123,15 @@ bool Node::locate(u64 address, Place& place) const {
 bool Node::meet(int socket, u32 host, u64 incarnation) {
     if (!links_[host].synced || segments_.head().seen[host] != incarnation) return false;
     for (auto& process : processes_)
-        if (process->socket == socket) process->met[host] = incarnation;
+        if (process->socket == socket) process->met[host] = life(host);
     return true;
 }
 
-// A process that touched the bytes of a host has views of them. If the host was restarted, other arrays may be at their
-// addresses: those views never show them.
+// A process that touched the bytes of a host has views of them. If that life is over, other arrays may be at their addresses:
+// those views never show them.
 bool Node::of_this_life(Process& process, u32 home) {
     if (home == self_) return true;
-    u64 life = segments_.head().seen[home];
-    return process.met.try_emplace(home, life).first->second == life;
+    return process.met.try_emplace(home, life(home)).first->second == life(home);
 }
 
 void Node::touched(Process& process, const Touch& touch) {

@@ -43,7 +43,7 @@ struct Process {                           // of this host, attached
     int socket = -1, faults = -1;          // the keeper itself has no socket
     u64 pid = 0;
     u32 place = ~0u;                       // Segments::take_place
-    std::map<u32, u64> met;                // the life (incarnation) of each host whose bytes it first touched
+    std::map<u32, u64> met;                // life_of each host when it got its first view of its bytes
     std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
 };
@@ -138,6 +138,7 @@ private:
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
     void touched(Process& process, const Touch& touch);
     void resolve(Process& process, u32 home, u64 unit, bool map, bool write);
+    u64 life(u32 host) const { return life_of(segments_.head().seen[host], segments_.head().taken[host]); }
     bool of_this_life(Process& process, u32 home);
     void want_output(Link& link, bool want);
     void check(Process& process, int error);

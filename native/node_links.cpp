@@ -50,6 +50,7 @@ void Node::drop_link(u32 host, const std::string& why) {
     link.wire.reset();
     connected_ &= ~(1u << host);
     link.synced = false;
+    store(segments_.head().linked, segments_.head().linked & ~(u64(1) << host));
     for (auto at = waiting_.begin(); at != waiting_.end();) {
         std::erase_if(at->second, [&](const Held& held) { return held.from == host; });
         at = at->second.empty() ? waiting_.erase(at) : std::next(at);
@@ -73,6 +74,7 @@ void Node::synced(u32 host, const Sync& sync) {
     store(head.taken[host], sync.session);
     store(head.seen[host], sync.incarnation);
     link.synced = true;
+    store(head.linked, head.linked | u64(1) << host);
     link.faults = sync.faults;
     coherence_.connected(host);
     for (auto& process : processes_) {

@@ -105,7 +105,7 @@ std::vector<u32> Proxy::inherit(Proxy& from, const std::vector<u64>& numbers) {
 }
 
 Proxies::Proxies(Served served)
-    : served_(std::move(served)), clear_at_(now_ns() + GRACE_MS * MS), ticker_([this] { tick(); }) {}
+    : served_(std::move(served)), clear_at_(now_ns() + RETURN_MS * MS), ticker_([this] { tick(); }) {}
 
 Proxies::~Proxies() {
     {

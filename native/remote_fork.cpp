@@ -51,6 +51,7 @@ void Remote::handle_forks() {
         for (Remote* remote : inherited.remotes) remote->fork_child();
         inherited.remotes_mutex.unlock();
     };
+    keep_crypto_over_forks();  // first: so it is shut last, after we have made connections for the child
     static int once = pthread_atfork(prepare, parent, child);
     (void)once;
 }

@@ -36,8 +36,12 @@ struct UnitsHead {
     u32 unit[MAX_HOSTS];        // bytes; 0: not known yet
     u64 leased[MAX_HOSTS];      // CLOCK_MONOTONIC: what is borrowed from that host may be used for LEASE from then on
     u64 heard[MAX_HOSTS];       // likewise: when something last came from it
+    u64 linked;                 // bits: hosts that the keeper is connected to
 };
 static_assert(sizeof(UnitsHead) <= PAGE);
+
+// Views of a host's arrays hold while it neither was restarted nor gave this host up: afterwards other arrays may be there.
+inline u64 life_of(u64 incarnation, u64 session) { return incarnation + 0x9e37'79b9'7f4a'7c15ull * session; }
 
 // A file's mapping of words that takes memory page by page: a full /dev/shm is an error, not a SIGBUS.
 class Segments {

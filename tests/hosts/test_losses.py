@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openshelf.errors import HostLost, OpenshelfError
+from openshelf.errors import HostLost, OpenshelfError, UnknownName
 from tests.hosts import worker
 from tests.hosts.cluster import Cluster
 from tests.hosts.nursery import NurseryPeer
@@ -211,6 +211,64 @@ def test_host_that_was_cut_off_finds_what_the_others_did_meanwhile(three: Cluste
         time.sleep(0.05)
     again.call(_hold, "a")
     assert again.call(_values) == [2]
+
+
+def _put_until_at(state: State, address: int) -> bool:
+    """Puts arrays until one is at the address: that of an array which nobody has any more."""
+    kept = state.setdefault("kept", [])
+    for _ in range(64):
+        kept.append(state["space"].put(None, np.full(WORDS, 9, "uint64")))
+        if kept[-1].address == address:
+            return True
+    kept.clear()
+    return False
+
+
+def _find_again(state: State, name: str) -> bool:
+    """A process that was cut off finds the name, and can use it, once the hosts have found each other."""
+    try:
+        _hold(state, name)
+    except (HostLost, UnknownName):
+        return False
+    return True
+
+
+def test_view_never_shows_what_came_to_its_place_while_its_host_was_given_up(two: Cluster) -> None:
+    home, alone = _meet(two, 2)
+    home.call(_put, "b", 5)
+    address = home.call(_put, "a", 1)
+    alone.call(_hold, "a")
+    assert alone.call(_values) == [1]
+    two[1].cut()
+    home.call(_delete, "a")
+    deadline = time.monotonic() + 15
+    while not home.call(_put_until_at, address):  # as soon as the lost process's pin is gone
+        assert time.monotonic() < deadline, "the pin of a process that was cut off stays"
+        time.sleep(0.2)
+    two[1].heal()
+    again = two[1].peer()
+    again.call(worker.enter, two[1].url())
+    while not again.call(_find_again, "b"):
+        assert time.monotonic() < deadline + 10
+        time.sleep(0.05)
+    assert _values_or_end(alone) == -signal.SIGBUS
+    check_last_words(alone.text(), [two[0].address])
+
+
+def test_process_that_was_cut_off_has_new_views_afterwards(two: Cluster) -> None:
+    home, alone = _meet(two, 2)
+    home.call(_put, "a", 1)
+    alone.call(_hold, "a")
+    two[1].cut()
+    time.sleep(3.5)
+    two[1].heal()
+    home.call(_hold, "a")
+    home.call(_fill, 2)
+    deadline = time.monotonic() + 10
+    while not alone.call(_find_again, "a"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert alone.call(_values) == [2]
 
 
 def test_short_cut_is_waited_out(two: Cluster) -> None:
