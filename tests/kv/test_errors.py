@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openshelf import KVPool, Layout, Space
-from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom
+from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, OpenshelfError
 from tests.kv.prompts import BLOCK, LAYOUT, cache_of, look, put, tokens_of
 
 
@@ -178,3 +178,16 @@ def test_bad_puts_values_and_drafts(pool: KVPool) -> None:
         with pytest.raises(BadInput, match="layer 7"):
             draft.put_layer(7, cache_of([5])[0])
         draft.abandon()
+
+
+@pytest.mark.parametrize("offset", range(0, 120, 3))
+def test_a_damaged_head_is_refused(space: Space, offset: int) -> None:
+    with KVPool(space, LAYOUT, BLOCK, capacity="1MiB") as pool:
+        put(pool, [1])
+    head = space["kv"].numpy()
+    head[offset] ^= 0x41
+    with pytest.raises(OpenshelfError, match="'kv'"):
+        KVPool(space, LAYOUT, BLOCK)
+    head[offset] ^= 0x41
+    with KVPool(space, LAYOUT, BLOCK) as pool:
+        assert look(pool, [1]) == 1
