@@ -13,6 +13,8 @@
 // from them when a process died with the pool's lock. A live entry's parent is live; so who keeps a block keeps all before it.
 #pragma once
 
+#include <cstddef>
+
 #include "layout.hpp"
 
 namespace osf {
@@ -44,10 +46,13 @@ struct KvHead {
     u64 soonest_ns;                             // nothing expires before; 0: nothing at all
     alignas(64) u64 clock;                      // blocks put so far: the time that priorities are in
     u64 values;                                 // plain values put so far: the next nonce
-    alignas(64) u64 queries, queried_blocks, hit_blocks;
-    alignas(64) u64 stored_blocks, evicted_blocks, declined_blocks, expired_blocks;
+    alignas(64) u64 queries;
+    u64 queried_blocks, hit_blocks;
+    alignas(64) u64 stored_blocks;
+    u64 evicted_blocks, declined_blocks, expired_blocks;
 };
-static_assert(sizeof(KvHead) <= PAGE);
+static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 112 && offsetof(KvHead, lock) == 128 && offsetof(KvHead, linking) == 152 &&
+              offsetof(KvHead, clock) == 192 && offsetof(KvHead, queries) == 256 && offsetof(KvHead, stored_blocks) == 320);
 
 struct KvTenant {
     u64 id;                                     // of its name, 0: unused
@@ -70,7 +75,7 @@ struct KvEntry {
     u64 nbytes, nonce;                          // of a plain value, in its first block
     u64 unused[3];                              // room for a home host and a tier
 };
-static_assert(sizeof(KvEntry) == 128);
+static_assert(sizeof(KvEntry) == 128 && offsetof(KvEntry, expires_ns) == 48 && offsetof(KvEntry, used) == 64 && offsetof(KvEntry, nbytes) == 88);
 
 struct KvItem {
     u64 priority;
