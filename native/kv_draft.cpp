@@ -120,7 +120,6 @@ KvStored KvDraft::publish() {
         result_.present += slots_.size() - fresh;
         next_ += slots_.size();
         slots_.clear();
-        last_ = pool->find(keys_[next_ - 1]);    // pinned
     }
     if (keys_.empty()) return result_;
     result_.blocks = keys_.size();

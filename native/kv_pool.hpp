@@ -63,9 +63,9 @@ public:
     u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
     void touch(u32 slot);                                    // before it is filled: maps its pages
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
-    // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is pinned by `pin` and moves to the last. Blocks that came
+    // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is held by `pin`; both move on to the last of them. Blocks that came
     // meanwhile stay, and ours go; `whole`: if the first one came, all of ours. How many were new.
-    u32 publish(std::span<const u32> slots, std::span<const KvKey> keys, u32 parent, u32 position, u64 expires_ns, KvPin& pin,
+    u32 publish(std::span<const u32> slots, std::span<const KvKey> keys, u32& parent, u32 position, u64 expires_ns, KvPin& pin,
                 bool whole = false);
     void renew(u32 slot, u64 expires_ns);                    // it and all before it
 

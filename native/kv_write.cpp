@@ -81,7 +81,7 @@ void KvPool::give_back(std::span<const u32> slots, u32 owner) noexcept {
     } catch (const Error&) {}  // closed meanwhile: they are reclaimed as a dead member's
 }
 
-u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32 parent, u32 position, u64 expires_ns, KvPin& pin,
+u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32& parent, u32 position, u64 expires_ns, KvPin& pin,
                     bool whole) {
     constexpr u64 ROUND = 256;
     u32 fresh = 0;
