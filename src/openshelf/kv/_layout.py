@@ -81,7 +81,7 @@ class Layout:
         named = read("_name_or_path") or ""
         revision = read("_commit_hash")
         found["model"] = f"{named}@{revision}" if named and revision else named
-        dtype = read("dtype") or read("torch_dtype")
+        dtype = given.get("dtype") or read("dtype") or read("torch_dtype")
         if dtype is not None:
             found["dtype"] = str(dtype).removeprefix("torch.")
         found |= given

@@ -1,0 +1,16 @@
+"""Hugging Face transformers: a Cache that begins with what a KVPool has of the prompt and gives it what is missing.
+
+`model.generate` is used as it is. The prefix is copied from the pool when the cache is made, layer by layer in the
+background, while the layers before it compute; the prompt's new blocks go into the pool during the prefill, each layer
+when it is computed. A Cache never sees tokens, so it is told them; what was generated is stored by `store`.
+
+Only caches in which every layer keeps keys and values of all tokens can be shared like this. Sliding windows, linear
+attention, latent attention, encoders and images are refused.
+"""
+
+from openshelf.adapters.transformers._cache import PooledCache
+from openshelf.adapters.transformers._fingerprint import fingerprint
+from openshelf.adapters.transformers._layer import PooledLayer
+from openshelf.adapters.transformers._layout import layout_of
+
+__all__ = ["PooledCache", "PooledLayer", "fingerprint", "layout_of"]

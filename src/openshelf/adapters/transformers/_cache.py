@@ -1,0 +1,160 @@
+"""The Cache that is given to `generate`."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import Future
+from typing import Any
+
+from openshelf.adapters.transformers._extra import caches, torch
+from openshelf.adapters.transformers._layer import PooledLayer
+from openshelf.adapters.transformers._layout import check_layout
+from openshelf.adapters.transformers._prompt import token_rows
+from openshelf.errors import BadInput, Mismatch, OpenshelfError
+from openshelf.kv import Draft, Hit, KVPool, Stored
+from openshelf.space._dtypes import element_type, to_torch
+
+
+class PooledCache(caches.Cache):  # type: ignore[misc]
+    """For one call of a model: `model.generate(**inputs, past_key_values=PooledCache(pool, model.config, inputs))`.
+
+    `inputs`: the prompt, as generate gets it: what the tokenizer made, or the tokens; several prompts if they have the
+    same length. The longest prefix that the pool has is in the cache at once (`hit_tokens`), never the last token: the
+    model needs one to go on from. The prompt's full blocks are in the pool when its prefill is done (`stored`), unless
+    store=False; `store(output)` adds what was generated. Trouble with the pool stops no generation: it warns.
+    **The model must be run on these very inputs**: the cache cannot see whether it is. Not thread-safe.
+    """
+
+    def __init__(self, pool: KVPool, config: Any, inputs: Any, *, store: bool = True, ttl: float | None = None) -> None:
+        if not isinstance(pool, KVPool):
+            raise Mismatch(f"a PooledCache needs a KVPool, got {type(pool).__name__}")
+        check_layout(pool.layout, config)
+        self._pool, self._ttl, self._storing = pool, ttl, store
+        self._rows = token_rows(inputs, config)
+        self._incomplete = set(range(pool.layout.layers))  # layers that have not seen the whole prompt
+        self._drafts: list[Draft] = []
+        self._reordered = False
+        self.prompt_tokens = len(self._rows[0])
+        self.stored: tuple[Stored, ...] = ()
+        super().__init__(layers=[PooledLayer() for _ in range(pool.layout.layers)])
+        self.hit_tokens = self._read()
+
+    def _read(self) -> int:
+        """Begins to copy the longest prefix that all prompts have in the pool; its length."""
+        layout = self._pool.layout
+        hits = [self._pool.match(row[:-1]) for row in self._rows]
+        length = min(hit.length for hit in hits)
+        if not length:
+            return 0
+        # A longer hit holds its blocks while they are matched again, so these are there.
+        hits = [
+            hit if hit.length == length else self._pool.match(row[:length])
+            for hit, row in zip(hits, self._rows, strict=True)
+        ]
+        element = element_type(layout.dtype)
+        shape = (len(hits), layout.heads, self.prompt_tokens + 128, layout.head_dim)
+        for number, layer in enumerate(self.layers):
+            keys, values = (torch.empty(shape, dtype=to_torch(element.code, element.name)) for _ in range(2))
+            layer.expect(keys, values, length, [_later(hit, number, keys, values, at) for at, hit in enumerate(hits)])
+        return length
+
+    def update(self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if layer_idx not in self._incomplete:
+            keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+            return keys, values
+        self._check_states(key_states, value_states, layer_idx)
+        layer = self.layers[layer_idx]
+        copies = key_states.shape[0] // len(self._rows)
+        if layer.get_seq_length() and layer.keys.shape[0] != key_states.shape[0]:
+            layer.batch_repeat_interleave(copies)  # beams, or several answers to one prompt
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if keys.shape[-2] == self.prompt_tokens:
+            self._incomplete.discard(layer_idx)
+            if self._storing:
+                self._put_layer(layer_idx, keys[::copies], values[::copies])
+        return keys, values
+
+    def _check_states(self, keys: Any, values: Any, layer: int) -> None:
+        layout = self._pool.layout
+        for what, states in (("keys", keys), ("values", values)):
+            if (states.shape[1], states.shape[-1]) != (layout.heads, layout.head_dim):
+                raise Mismatch(
+                    f"the model's {what} in layer {layer} have {states.shape[1]} heads of {states.shape[-1]}, the "
+                    f"pool's layout {layout.heads} of {layout.head_dim}: is it another model's? Or make it by hand"
+                )
+            if str(states.dtype).removeprefix("torch.") != layout.dtype:
+                raise Mismatch(
+                    f"the model's {what} are of {states.dtype}, the pool's layout of {layout.dtype}: give dtype= to it"
+                )
+        if keys.shape[0] % len(self._rows):
+            raise BadInput(f"this cache was made for {len(self._rows)} prompts, the model was given {keys.shape[0]}")
+        total = self.layers[layer].get_seq_length() + keys.shape[-2]
+        if total > self.prompt_tokens:
+            raise BadInput(
+                f"this cache was made for a prompt of {self.prompt_tokens} tokens, the model was given {total}: a "
+                "PooledCache is for the very inputs that it is made with"
+            )
+
+    def _put_layer(self, number: int, keys: Any, values: Any) -> None:
+        """A layer of the prompt into the pool; all blocks can be found when the last layer is there."""
+        try:
+            if not self._drafts:
+                self._drafts = [self._pool.draft(row, ttl=self._ttl) for row in self._rows]
+            for at, draft in enumerate(self._drafts):
+                if draft.stop > draft.start:
+                    new = slice(draft.start, draft.stop)
+                    pair = keys[at, :, new].detach().cpu(), values[at, :, new].detach().cpu()
+                    draft.put_layer(number, pair, start=draft.start)
+            if not self._incomplete:
+                drafts, self._drafts = self._drafts, []
+                self.stored = tuple(draft.publish() for draft in drafts)
+        except OpenshelfError as error:
+            self._stop_storing()
+            warnings.warn(f"the prompt was not stored in {self._pool!r}: {error}", RuntimeWarning, stacklevel=2)
+
+    def _stop_storing(self) -> None:
+        self._storing = False
+        drafts, self._drafts = self._drafts, []
+        for draft in drafts:
+            draft.abandon()
+
+    def store(self, output: Any) -> tuple[Stored, ...]:
+        """Stores what was generated, too: `output` as generate returned it, prompt included, one row for each prompt.
+
+        The last token of a row has no keys and values yet; it and a block that is not full are left out.
+        """
+        output = getattr(output, "sequences", output)
+        rows = token_rows(output, None)
+        if self._reordered:
+            raise BadInput(
+                "after a beam search the cache is not that of the sequences which came out; only prompts are stored"
+            )
+        held = self.layers[0].keys
+        if held is None or len(rows) != held.shape[0]:
+            count = 0 if held is None else held.shape[0]
+            raise BadInput(f"the cache holds {count} sequences, got {len(rows)}")
+        copies = len(rows) // len(self._rows)
+        for at, row in enumerate(rows):
+            prompt = self._rows[at // copies]
+            if len(row) < len(prompt) or (row[: len(prompt)] != prompt).any():
+                raise BadInput(f"sequence {at} does not begin with the prompt that this cache was made for")
+        pairs = [(layer.keys.detach().cpu(), layer.values.detach().cpu()) for layer in self.layers]
+        length = min(self.get_seq_length(), len(rows[0]) - 1)
+        return tuple(
+            self._pool.put(row[:length], [(keys[at], values[at]) for keys, values in pairs], ttl=self._ttl)
+            for at, row in enumerate(rows)
+        )
+
+    def reorder_cache(self, beam_idx: Any) -> None:
+        self._reordered = True
+        super().reorder_cache(beam_idx)
+
+    def reset(self) -> None:
+        """Empties the cache. It may be used for anything then, and stores nothing any more."""
+        self._stop_storing()
+        self._incomplete.clear()
+        super().reset()
+
+
+def _later(hit: Hit, number: int, keys: Any, values: Any, at: int) -> Future[Any]:
+    return hit.read_layer_async(number, (keys[at], values[at]))

@@ -1,0 +1,60 @@
+"""The Layout of a transformers model's cache, and which models have one that can be shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openshelf.adapters.transformers._extra import caches
+from openshelf.adapters.transformers._fingerprint import fingerprint
+from openshelf.errors import BadInput, Mismatch
+from openshelf.kv import Layout
+
+
+def layout_of(model: Any, *, name: str | None = None, adapter: str | None = None, **given: Any) -> Layout:
+    """The Layout of a model's cache, for KVPool(space, layout).
+
+    `name` stands for the weights and their revision; without it all weights are hashed, a second for each GiB.
+    `adapter` names a LoRA adapter; by default those that are active now. Later changes of the weights go unseen.
+    """
+    check_config(model.config)
+    if adapter is None:
+        active = model.active_adapters() if getattr(model, "_hf_peft_config_loaded", False) else []
+        adapter = ",".join(active)
+    given = {"dtype": str(model.dtype).removeprefix("torch."), "order": "khtd", "adapter": adapter, **given}
+    return Layout.from_config(model.config, model=fingerprint(model) if name is None else name, **given)
+
+
+def check_layout(layout: Layout, config: Any) -> None:
+    check_config(config)
+    if layout.latent or layout.order != "khtd":
+        order = "latent" if layout.latent else repr(layout.order)
+        raise Mismatch(
+            f"transformers has its cache in the order 'khtd', the pool's layout is {order}: use layout_of(model)"
+        )
+    layers = len(caches.DynamicCache(config=config).layers)
+    if layers != layout.layers:
+        raise Mismatch(f"the model has {layers} layers, the pool's layout {layout.layers}: is it another model's?")
+
+
+def check_config(config: Any) -> None:
+    """Raises BadInput, saying why, unless every layer keeps keys and values of all tokens, and of tokens only."""
+    kind = getattr(config, "model_type", type(config).__name__)
+    if not hasattr(config, "get_text_config"):
+        raise Mismatch(f"a configuration of transformers is needed (model.config), got {type(config).__name__}")
+    if getattr(config, "is_encoder_decoder", False):
+        raise BadInput(f"{kind} has an encoder: its cache depends on more than the tokens, which is not supported")
+    if config.get_text_config() is not config:
+        raise BadInput(
+            f"{kind} takes more than text, and its tokens do not tell which image it was: not supported. For prompts "
+            "of text only, give model.config.get_text_config()"
+        )
+    if getattr(config, "kv_lora_rank", None):
+        raise BadInput(
+            f"{kind} has latent attention, whose keys and values differ in size in transformers: not supported"
+        )
+    for number, layer in enumerate(caches.DynamicCache(config=config).layers):
+        if type(layer) is not caches.DynamicLayer:
+            raise BadInput(
+                f"layer {number} of {kind} has a {type(layer).__name__}: only full attention is supported, no sliding "
+                "windows, linear or hybrid attention"
+            )

@@ -1,0 +1,134 @@
+"""What PooledCache refuses, and how it says so."""
+
+# ruff: noqa: E402 (what is skipped must not be imported)
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from openshelf import KVPool, Layout, Space
+from openshelf.adapters.transformers import PooledCache, layout_of
+from openshelf.errors import BadInput, Mismatch, OpenshelfError
+from tests.kv.models import BLOCK, answer, config_of, model_of, pool_of, prompt
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return model_of("llama")
+
+
+@pytest.fixture
+def pooled(space: Space, llama: Any) -> Iterator[KVPool]:
+    with pool_of(space, llama) as pool:
+        yield pool
+
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (lambda: transformers.MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=8), "sliding"),
+        (lambda: config_of("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1), "sliding"),
+        (lambda: transformers.Gemma3TextConfig(**SIZES, num_key_value_heads=1), "sliding"),
+        (lambda: transformers.Qwen3NextConfig(**SIZES, num_key_value_heads=1), "linear"),
+        (lambda: transformers.DeepseekV3Config(**SIZES), "latent"),
+        (lambda: transformers.T5Config(), "encoder"),
+        (lambda: transformers.LlavaConfig(), "image"),
+        (lambda: {"num_hidden_layers": 2}, "model.config"),
+    ],
+)
+def test_caches_that_cannot_be_shared_are_refused(pooled: KVPool, config: Any, text: str) -> None:
+    with pytest.raises(OpenshelfError, match=text):
+        PooledCache(pooled, config(), prompt(20))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        ({"attention_mask": [[1, 1]]}, BadInput, "input_ids"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]}, BadInput, "padded"),
+        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, BadInput, "token_type_ids"),
+        ({"input_ids": [[1, 2]], "pixel_values": [0.5]}, BadInput, "pixel_values"),
+        ([[1, 2], [3]], BadInput, "same length"),
+        ([], BadInput, "at least one token"),
+        ([[[1]]], BadInput, "shape"),
+        ([1.5, 2.0], Mismatch, "integers"),
+        ("text", OpenshelfError, "token"),
+        ([-1, 2, 3], OpenshelfError, "token"),
+    ],
+)
+def test_prompts_that_are_no_rows_of_tokens_are_refused(
+    pooled: KVPool, llama: Any, inputs: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        PooledCache(pooled, llama.config, inputs)
+
+
+def test_a_harmless_mask_is_taken(pooled: KVPool, llama: Any) -> None:
+    inputs = {"input_ids": torch.ones((1, 4), dtype=torch.int64), "attention_mask": torch.ones((1, 4))}
+    assert PooledCache(pooled, llama.config, {**inputs, "token_type_ids": None}).prompt_tokens == 4
+
+
+def test_padding_that_generate_would_mask_is_refused(pooled: KVPool) -> None:
+    config = config_of("llama", pad_token_id=0)
+    with pytest.raises(BadInput, match="padding token 0"):
+        PooledCache(pooled, config, [0, 0, 5, 6])
+    with pytest.raises(BadInput, match="padded"):
+        PooledCache(pooled, config, {"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1]})
+    assert PooledCache(pooled, config, {"input_ids": [0, 5], "attention_mask": [1, 1]}).prompt_tokens == 2
+
+
+def test_a_pool_of_another_model_is_refused(space: Space, pooled: KVPool, llama: Any) -> None:
+    with pytest.raises(Mismatch, match="the model has 2 layers, the pool's layout 3"):
+        PooledCache(pooled, config_of("llama", num_hidden_layers=2), prompt(20))
+    with pytest.raises(Mismatch, match="layer 0 have 4 heads of 16, the pool's layout 2 of 16"):
+        answer(model_of("gpt2"), pooled, prompt(20))
+    with pytest.raises(Mismatch, match=r"torch.float64, the pool's layout of float32"):
+        answer(model_of("llama").double(), pooled, prompt(20))
+    by_hand = KVPool(
+        space, Layout("m", layers=3, heads=2, head_dim=16, dtype="float32"), BLOCK, name="by hand", capacity="1MiB"
+    )
+    with pytest.raises(Mismatch, match="'kthd'"):
+        PooledCache(by_hand, llama.config, prompt(20))
+    with pytest.raises(Mismatch, match="KVPool"):
+        PooledCache(space, llama.config, prompt(20))  # type: ignore[arg-type]
+    assert pooled.stats()["blocks"] == 0
+
+
+def test_other_inputs_than_the_cache_was_made_for_are_refused(pooled: KVPool, llama: Any) -> None:
+    ids = torch.from_numpy(prompt(40))[None]
+    with pytest.raises(BadInput, match="a prompt of 40 tokens, the model was given 41"):
+        llama(torch.cat([ids, ids[:, :1]], 1), past_key_values=PooledCache(pooled, llama.config, ids))
+    with pytest.raises(BadInput, match="made for 2 prompts, the model was given 1"):
+        llama(ids, past_key_values=PooledCache(pooled, llama.config, torch.cat([ids, ids])))
+
+
+def test_only_what_came_of_the_prompt_is_stored(pooled: KVPool, llama: Any) -> None:
+    ids = torch.from_numpy(prompt(40))[None]
+    cache = PooledCache(pooled, llama.config, ids)
+    with pytest.raises(BadInput, match="holds 0 sequences, got 1"):
+        cache.store(ids)
+    out = llama.generate(ids, past_key_values=cache, max_new_tokens=10, do_sample=False)
+    with pytest.raises(BadInput, match="does not begin with the prompt"):
+        cache.store(out + 1)
+    with pytest.raises(BadInput, match="does not begin with the prompt"):
+        cache.store(out[:, 40:])
+    with pytest.raises(BadInput, match="holds 1 sequences, got 2"):
+        cache.store(torch.cat([out, out]))
+    assert cache.store(np.asarray(out))[0].blocks == 3
+
+
+def test_weights_that_are_not_loaded_have_no_fingerprint() -> None:
+    with torch.device("meta"):
+        model = model_of("llama")
+    with pytest.raises(BadInput, match="name="):
+        layout_of(model)
+    assert layout_of(model, name="llama@1").model == "llama@1"
