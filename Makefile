@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-peers bench-hosts-peers clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-hosts-peers clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -64,6 +64,9 @@ bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 	$(BIN)/python bench/kv.py
 	$(BIN)/python bench/hosts.py
+
+bench-transformers: $(VENV)/.built $(VENV)/.test
+	$(BIN)/python bench/kv_ttft.py
 
 bench-peers: $(VENV)/.built
 	$(BIN)/pip install -q -r bench/peers.txt

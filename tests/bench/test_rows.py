@@ -31,6 +31,7 @@ HOSTS = {
     "hosts.idle",
 }
 KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
+TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -58,6 +59,14 @@ def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
 def test_kv_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "kv.py")
     assert rows.keys() >= KV
+    assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.serial
+def test_transformers_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    rows = rows_of(tmp_path / "rows.json", "kv_ttft.py")
+    assert rows.keys() == TTFT
     assert all(row["value"] > 0 for row in rows.values())
 
 
