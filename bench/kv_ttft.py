@@ -89,7 +89,7 @@ class Worker:
     def from_pool(self, number: int, start: Any, ids: Any) -> tuple[Any, int]:
         from openshelf.adapters.transformers import PooledCache
 
-        cache = PooledCache(self.pool, self.model.config, ids)
+        cache = PooledCache(self.pool, self.model, ids)
         return cache, cache.hit_tokens
 
     def from_own(self, number: int, start: Any, ids: Any) -> tuple[Any, int]:

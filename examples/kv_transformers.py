@@ -28,7 +28,7 @@ def worker(name: str, number: int, lines: Any) -> None:
         for question in range(2):
             inputs = {"input_ids": torch.tensor([[*SYSTEM, *range(20 * question, 20 * question + 20)]])}
             began = time.perf_counter()
-            cache = PooledCache(pool, model.config, inputs)
+            cache = PooledCache(pool, model, inputs)
             output = model.generate(**inputs, past_key_values=cache, max_new_tokens=8, do_sample=False)
             seconds = time.perf_counter() - began
             cache.store(output)  # what was generated, too: the next turn of a conversation begins with it

@@ -83,7 +83,7 @@ class Answer(NamedTuple):
 def answer(model: Any, pool: KVPool | None, tokens: Any, new: int = 8, keep: bool = False, **options: Any) -> Answer:
     """Greedy; `keep` stores what was generated, too."""
     ids = torch.from_numpy(np.asarray(tokens))[None]
-    cache = transformers.DynamicCache() if pool is None else PooledCache(pool, model.config, {"input_ids": ids})
+    cache = transformers.DynamicCache() if pool is None else PooledCache(pool, model, {"input_ids": ids})
     greedy = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     out = model.generate(ids, past_key_values=cache, **greedy, **options)
     hit = stored = 0

@@ -3,6 +3,7 @@
 # ruff: noqa: E402 (what is skipped must not be imported)
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 import time
@@ -70,7 +71,7 @@ def test_bytes_read_are_those_written(space: Space, model: Any) -> None:
     pool = pool_of(space, model)
     tokens = prompt(100)
     written = answer(model, pool, tokens).kv
-    read = kv_of(PooledCache(pool, model.config, tokens))
+    read = kv_of(PooledCache(pool, model, tokens))
     assert read.tobytes() == written[:, :, :, :96].tobytes()
     with pool.match(tokens) as hit:
         assert hit.read().tobytes() == written[:, :, :, :96].tobytes()
@@ -83,14 +84,14 @@ def test_the_last_token_is_never_taken_from_the_pool(pooled: KVPool, llama: Any)
     whole = answer(llama, pooled, tokens)
     assert whole.hit == 48
     assert_same(whole, answer(llama, None, tokens))
-    assert PooledCache(pooled, llama.config, [5]).hit_tokens == 0
+    assert PooledCache(pooled, llama, [5]).hit_tokens == 0
 
 
 def test_a_wrong_block_would_show(pooled: KVPool, llama: Any) -> None:
     """The bound of the other tests means something: one foreign block of six moves logits far beyond it."""
     tokens = prompt(100)
     good = answer(llama, pooled, tokens)
-    cache = PooledCache(pooled, llama.config, tokens)
+    cache = PooledCache(pooled, llama, tokens)
     for layer in cache.layers:
         layer.keys[:, :, 16:32] = layer.keys[:, :, 32:48]
     moved = llama(torch.from_numpy(tokens)[None, 96:], past_key_values=cache).logits[0, -1].detach().numpy()
@@ -132,7 +133,7 @@ def test_a_pool_with_no_room_serves_on(space: Space, llama: Any) -> None:
 def test_what_was_evicted_after_it_was_read_is_stored_again(pooled: KVPool, llama: Any) -> None:
     tokens = prompt(100)
     plain = answer(llama, pooled, tokens)
-    cache = PooledCache(pooled, llama.config, tokens)
+    cache = PooledCache(pooled, llama, tokens)
     while pooled.present(tokens):  # held while it is read in the background
         pooled.clear()
     out = llama(torch.from_numpy(tokens)[None, 96:], past_key_values=cache).logits[0, -1].detach().numpy()
@@ -146,7 +147,7 @@ def test_a_batch_of_equal_lengths_hits_as_far_as_all_do(pooled: KVPool, llama: A
     ids = torch.from_numpy(rows)
     plain = llama.generate(ids, max_new_tokens=6, do_sample=False)
     for hit in (32, 64):
-        cache = PooledCache(pooled, llama.config, ids)
+        cache = PooledCache(pooled, llama, ids)
         assert cache.hit_tokens == hit
         assert torch.equal(llama.generate(ids, past_key_values=cache, max_new_tokens=6, do_sample=False), plain)
     assert [done.present for done in cache.stored] == [5, 5]
@@ -164,7 +165,7 @@ def test_beams_and_several_answers_share_their_prompt(pooled: KVPool, llama: Any
     for way in ways:
         torch.manual_seed(3)
         plain = llama.generate(ids, max_new_tokens=20, **way)
-        cache = PooledCache(pooled, llama.config, ids)
+        cache = PooledCache(pooled, llama, ids)
         torch.manual_seed(3)
         out = llama.generate(ids, past_key_values=cache, max_new_tokens=20, **way)
         assert torch.equal(out, plain)
@@ -173,7 +174,7 @@ def test_beams_and_several_answers_share_their_prompt(pooled: KVPool, llama: Any
                 cache.store(out)
         else:
             assert [done.blocks for done in cache.store(out)] == [4, 4]
-            assert PooledCache(pooled, llama.config, out[1]).hit_tokens == 64
+            assert PooledCache(pooled, llama, out[1]).hit_tokens == 64
 
 
 def test_a_prefill_in_chunks_is_stored_whole(pooled: KVPool, llama: Any) -> None:
@@ -181,14 +182,27 @@ def test_a_prefill_in_chunks_is_stored_whole(pooled: KVPool, llama: Any) -> None
     first = answer(llama, pooled, tokens, prefill_chunk_size=30)
     assert first.stored == 6
     assert_same(answer(llama, pooled, tokens, prefill_chunk_size=2), answer(llama, None, tokens))
+    assert answer(llama, pooled, prompt(33, seed=1), prefill_chunk_size=1).stored == 2
+
+
+def test_a_copy_of_a_cache_goes_its_own_way(pooled: KVPool, llama: Any) -> None:
+    tokens = prompt(64)
+    answer(llama, pooled, tokens)
+    ids = torch.from_numpy(tokens)[None]
+    cache = PooledCache(pooled, llama, ids)
+    twin = copy.deepcopy(cache)
+    outs = [llama.generate(ids, past_key_values=each, max_new_tokens=9, do_sample=False) for each in (cache, twin)]
+    assert torch.equal(*outs)
+    assert cache.layers[0].keys.data_ptr() != twin.layers[0].keys.data_ptr()
+    assert [each.stored[0].present for each in (cache, twin)] == [4, 4]
 
 
 def test_the_model_itself_may_be_called(pooled: KVPool, llama: Any) -> None:
     tokens = torch.from_numpy(prompt(40))[None]
     with torch.inference_mode():
-        cache = PooledCache(pooled, llama.config, tokens)
+        cache = PooledCache(pooled, llama, tokens)
         plain = llama(tokens, past_key_values=cache).logits[0, -1]
-        again = PooledCache(pooled, llama.config, tokens)
+        again = PooledCache(pooled, llama, tokens)
         last = llama(tokens[:, 32:], past_key_values=again).logits[0, -1]
     assert again.hit_tokens == 32
     assert (plain - last).abs().max() < LOGITS_MAY_DIFFER
@@ -206,7 +220,7 @@ def test_other_weights_configurations_and_adapters_never_hit(space: Space, llama
         assert_same(answer(model, pool, tokens), answer(model, None, tokens))
         assert answer(model, pool, tokens).hit == 48
     assert pools[0].stats()["blocks"] == 16  # one pool's room, four times the prompt
-    assert PooledCache(pools[0].for_tenant("other"), llama.config, tokens).hit_tokens == 0
+    assert PooledCache(pools[0].for_tenant("other"), llama, tokens).hit_tokens == 0
 
 
 def test_a_fingerprint_sees_every_weight_and_no_name(llama: Any) -> None:
@@ -235,7 +249,7 @@ def test_an_interrupted_prefill_leaves_nothing(pooled: KVPool, llama: Any) -> No
 def test_trouble_with_the_pool_does_not_stop_a_generation(space: Space, llama: Any) -> None:
     tokens = torch.from_numpy(prompt(64))[None]
     pool = pool_of(space, llama)
-    cache = PooledCache(pool, llama.config, tokens)
+    cache = PooledCache(pool, llama, tokens)
     pool.close()
     with pytest.warns(RuntimeWarning, match="not stored"):
         out = llama.generate(tokens, past_key_values=cache, max_new_tokens=5, do_sample=False)
@@ -245,9 +259,9 @@ def test_trouble_with_the_pool_does_not_stop_a_generation(space: Space, llama: A
 
 def test_nothing_is_stored_unless_wanted(pooled: KVPool, llama: Any) -> None:
     tokens = torch.from_numpy(prompt(64))[None]
-    cache = PooledCache(pooled, llama.config, tokens, store=False)
+    cache = PooledCache(pooled, llama, tokens, store=False)
     llama.generate(tokens, past_key_values=cache, max_new_tokens=2, do_sample=False)
-    reset = PooledCache(pooled, llama.config, tokens)
+    reset = PooledCache(pooled, llama, tokens)
     reset.reset()
     llama.generate(tokens[:, :50], past_key_values=reset, max_new_tokens=2, do_sample=False)
     assert pooled.stats()["blocks"] == 0
@@ -255,11 +269,11 @@ def test_nothing_is_stored_unless_wanted(pooled: KVPool, llama: Any) -> None:
 
 def test_a_time_to_live_is_passed_on(pooled: KVPool, llama: Any) -> None:
     tokens = torch.from_numpy(prompt(64))[None]
-    cache = PooledCache(pooled, llama.config, tokens, ttl=0.05)
+    cache = PooledCache(pooled, llama, tokens, ttl=0.05)
     out = llama.generate(tokens, past_key_values=cache, max_new_tokens=20, do_sample=False)
     cache.store(out)
     time.sleep(0.1)
-    assert PooledCache(pooled, llama.config, tokens).hit_tokens == 0
+    assert PooledCache(pooled, llama, tokens).hit_tokens == 0
 
 
 def test_layouts_are_those_of_the_models(model: Any) -> None:

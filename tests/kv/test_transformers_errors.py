@@ -69,12 +69,12 @@ def test_prompts_that_are_no_rows_of_tokens_are_refused(
     pooled: KVPool, llama: Any, inputs: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        PooledCache(pooled, llama.config, inputs)
+        PooledCache(pooled, llama, inputs)
 
 
 def test_a_harmless_mask_is_taken(pooled: KVPool, llama: Any) -> None:
     inputs = {"input_ids": torch.ones((1, 4), dtype=torch.int64), "attention_mask": torch.ones((1, 4))}
-    assert PooledCache(pooled, llama.config, {**inputs, "token_type_ids": None}).prompt_tokens == 4
+    assert PooledCache(pooled, llama, {**inputs, "token_type_ids": None}).prompt_tokens == 4
 
 
 def test_padding_that_generate_would_mask_is_refused(pooled: KVPool) -> None:
@@ -97,23 +97,60 @@ def test_a_pool_of_another_model_is_refused(space: Space, pooled: KVPool, llama:
         space, Layout("m", layers=3, heads=2, head_dim=16, dtype="float32"), BLOCK, name="by hand", capacity="1MiB"
     )
     with pytest.raises(Mismatch, match="'kthd'"):
-        PooledCache(by_hand, llama.config, prompt(20))
+        PooledCache(by_hand, llama, prompt(20))
     with pytest.raises(Mismatch, match="KVPool"):
-        PooledCache(space, llama.config, prompt(20))  # type: ignore[arg-type]
+        PooledCache(space, llama, prompt(20))  # type: ignore[arg-type]
     assert pooled.stats()["blocks"] == 0
 
 
 def test_other_inputs_than_the_cache_was_made_for_are_refused(pooled: KVPool, llama: Any) -> None:
     ids = torch.from_numpy(prompt(40))[None]
     with pytest.raises(BadInput, match="a prompt of 40 tokens, the model was given 41"):
-        llama(torch.cat([ids, ids[:, :1]], 1), past_key_values=PooledCache(pooled, llama.config, ids))
+        llama(torch.cat([ids, ids[:, :1]], 1), past_key_values=PooledCache(pooled, llama, ids))
     with pytest.raises(BadInput, match="made for 2 prompts, the model was given 1"):
-        llama(ids, past_key_values=PooledCache(pooled, llama.config, torch.cat([ids, ids])))
+        llama(ids, past_key_values=PooledCache(pooled, llama, torch.cat([ids, ids])))
+
+
+def test_other_tokens_than_the_cache_was_made_with_are_refused(pooled: KVPool, llama: Any) -> None:
+    answer(llama, pooled, prompt(40))
+    ids = torch.from_numpy(prompt(40))[None]
+    other = ids.clone()
+    other[0, 37] = (other[0, 37] + 1) % 256
+    with pytest.raises(BadInput, match=r"other tokens than its PooledCache was made with: \d+ instead of \d+ at 37"):
+        llama.generate(other, past_key_values=PooledCache(pooled, llama, ids), max_new_tokens=2, do_sample=False)
+    rest = {"input_ids": ids[:, 32:]}
+    for given, text in (
+        ({"inputs_embeds": torch.zeros(1, 8, 64)}, "inputs_embeds"),
+        ({**rest, "attention_mask": torch.tensor([[0] + 39 * [1]])}, "padded"),
+        ({**rest, "position_ids": torch.arange(8)[None]}, "from 32"),
+    ):
+        with pytest.raises(BadInput, match=text):
+            llama(**given, past_key_values=PooledCache(pooled, llama, ids))
+    llama(**rest, position_ids=torch.arange(32, 40)[None], past_key_values=PooledCache(pooled, llama, ids))
+    assert len(llama._forward_pre_hooks) == 1
+
+
+def test_a_shorter_prompt_is_never_stored_as_the_one_that_was_told(pooled: KVPool, llama: Any) -> None:
+    told, options = torch.from_numpy(prompt(40))[None], {"max_new_tokens": 10, "do_sample": False}
+    with pytest.raises(BadInput, match="at 35"):
+        llama.generate(told[:, :35], past_key_values=PooledCache(pooled, llama, told), **options)
+    without_hook = model_of("llama")
+    with pytest.warns(RuntimeWarning, match="not stored"):
+        without_hook.generate(told[:, :35], past_key_values=PooledCache(pooled, llama.config, told), **options)
+    assert pooled.stats()["blocks"] == 0
+
+
+def test_assisted_decoding_is_refused(pooled: KVPool, llama: Any) -> None:
+    ids = torch.from_numpy(np.tile(prompt(20), 3))[None]
+    with pytest.raises(BadInput, match="assisted decoding"):
+        llama.generate(
+            ids, past_key_values=PooledCache(pooled, llama, ids), prompt_lookup_num_tokens=3, max_new_tokens=9
+        )
 
 
 def test_only_what_came_of_the_prompt_is_stored(pooled: KVPool, llama: Any) -> None:
     ids = torch.from_numpy(prompt(40))[None]
-    cache = PooledCache(pooled, llama.config, ids)
+    cache = PooledCache(pooled, llama, ids)
     with pytest.raises(BadInput, match="holds 0 sequences, got 1"):
         cache.store(ids)
     out = llama.generate(ids, past_key_values=cache, max_new_tokens=10, do_sample=False)

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from concurrent.futures import Future
 from typing import Any
+
+import numpy as np
 
 from openshelf.adapters.transformers._extra import caches, torch
 from openshelf.adapters.transformers._layer import PooledLayer
 from openshelf.adapters.transformers._layout import check_layout
 from openshelf.adapters.transformers._prompt import token_rows
+from openshelf.adapters.transformers._watch import watch
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
 from openshelf.kv import Draft, Hit, KVPool, Stored
 from openshelf.space._dtypes import element_type, to_torch
 
 
 class PooledCache(caches.Cache):  # type: ignore[misc]
-    """For one call of a model: `model.generate(**inputs, past_key_values=PooledCache(pool, model.config, inputs))`.
+    """For one call of a model: `model.generate(**inputs, past_key_values=PooledCache(pool, model, inputs))`.
 
     `inputs`: the prompt, as generate gets it: what the tokenizer made, or the tokens; several prompts if they have the
     same length. The longest prefix that the pool has is in the cache at once (`hit_tokens`), never the last token: the
     model needs one to go on from. The prompt's full blocks are in the pool when its prefill is done (`stored`), unless
     store=False; `store(output)` adds what was generated. Trouble with the pool stops no generation: it warns.
-    **The model must be run on these very inputs**: the cache cannot see whether it is. Not thread-safe.
+    The model must be run on these very inputs, and a hook on it makes sure; with model.config for `model` there is no
+    hook, and **nobody sees it**. Not thread-safe.
     """
 
-    def __init__(self, pool: KVPool, config: Any, inputs: Any, *, store: bool = True, ttl: float | None = None) -> None:
+    def __init__(self, pool: KVPool, model: Any, inputs: Any, *, store: bool = True, ttl: float | None = None) -> None:
         if not isinstance(pool, KVPool):
             raise Mismatch(f"a PooledCache needs a KVPool, got {type(pool).__name__}")
+        config = getattr(model, "config", model)
         check_layout(pool.layout, config)
+        if config is not model:
+            watch(model)
         self._pool, self._ttl, self._storing = pool, ttl, store
         self._rows = token_rows(inputs, config)
         self._incomplete = set(range(pool.layout.layers))  # layers that have not seen the whole prompt
         self._drafts: list[Draft] = []
+        self._compared = 0  # tokens that the model's hook has seen
         self._reordered = False
         self.prompt_tokens = len(self._rows[0])
         self.stored: tuple[Stored, ...] = ()
@@ -64,6 +73,8 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
             return keys, values
         self._check_states(key_states, value_states, layer_idx)
         layer = self.layers[layer_idx]
+        if key_states.shape[-2] == 1 and self.hit_tokens < layer.get_seq_length() >= self._compared:
+            self._doubt()
         copies = key_states.shape[0] // len(self._rows)
         if layer.get_seq_length() and layer.keys.shape[0] != key_states.shape[0]:
             layer.batch_repeat_interleave(copies)  # beams, or several answers to one prompt
@@ -73,6 +84,14 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
             if self._storing:
                 self._put_layer(layer_idx, keys[::copies], values[::copies])
         return keys, values
+
+    def told(self, count: int) -> tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None:
+        """The next tokens that it was made with, and where they begin; None when the model has seen all of them."""
+        if not self._incomplete:
+            return None
+        start = self.get_seq_length()
+        self._compared = start + count
+        return start, self._rows[:, start : start + count]
 
     def _check_states(self, keys: Any, values: Any, layer: int) -> None:
         layout = self._pool.layout
@@ -91,9 +110,17 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
         total = self.layers[layer].get_seq_length() + keys.shape[-2]
         if total > self.prompt_tokens:
             raise BadInput(
-                f"this cache was made for a prompt of {self.prompt_tokens} tokens, the model was given {total}: a "
-                "PooledCache is for the very inputs that it is made with"
+                f"this cache was made for a prompt of {self.prompt_tokens} tokens, the model was given {total}: it is "
+                "for the very inputs that it was made with; assisted decoding, which adds to them, is not supported"
             )
+
+    def _doubt(self) -> None:
+        """A single token that is not the first to be computed may be a generated one, if no hook compares them:
+        then the model was given less than the prompt, and what comes is not the prompt's."""
+        if self._storing:
+            self._stop_storing()
+            text = f"the prompt of {self.prompt_tokens} tokens came in parts or not at all: it is not stored"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _put_layer(self, number: int, keys: Any, values: Any) -> None:
         """A layer of the prompt into the pool; all blocks can be found when the last layer is there."""
@@ -144,6 +171,17 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
             self._pool.put(row[:length], [(keys[at], values[at]) for keys, values in pairs], ttl=self._ttl)
             for at, row in enumerate(rows)
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PooledCache:
+        """A cache of its own over the same pool."""
+        for layer in self.layers:
+            layer.arrive()
+        other = object.__new__(type(self))
+        memo[id(self)] = other
+        other.__dict__.update(self.__dict__)
+        other.layers = copy.deepcopy(self.layers, memo)
+        other._incomplete, other._drafts = set(self._incomplete), []
+        return other
 
     def reorder_cache(self, beam_idx: Any) -> None:
         self._reordered = True

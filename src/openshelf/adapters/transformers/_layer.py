@@ -28,7 +28,7 @@ class PooledLayer(caches.DynamicLayer):  # type: ignore[misc]
 
     @property
     def keys(self) -> Any:
-        self._arrive()
+        self.arrive()
         return self._keys
 
     @keys.setter
@@ -37,14 +37,15 @@ class PooledLayer(caches.DynamicLayer):  # type: ignore[misc]
 
     @property
     def values(self) -> Any:
-        self._arrive()
+        self.arrive()
         return self._values
 
     @values.setter
     def values(self, tensor: Any) -> None:
         self._values = tensor
 
-    def _arrive(self) -> None:
+    def arrive(self) -> None:
+        """Waits for what is on its way from the pool."""
         while self._coming:
             self._coming[0].result()
             del self._coming[0]
@@ -71,7 +72,7 @@ class PooledLayer(caches.DynamicLayer):  # type: ignore[misc]
         return room[:, :, :total]
 
     def reset(self) -> None:
-        self._arrive()
+        self.arrive()
         super().reset()
 
 

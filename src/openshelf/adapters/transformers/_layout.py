@@ -18,26 +18,33 @@ def layout_of(model: Any, *, name: str | None = None, adapter: str | None = None
     """
     check_config(model.config)
     if adapter is None:
-        active = model.active_adapters() if getattr(model, "_hf_peft_config_loaded", False) else []
-        adapter = ",".join(active)
+        adapter = ",".join(_active_adapters(model))
     given = {"dtype": str(model.dtype).removeprefix("torch."), "order": "khtd", "adapter": adapter, **given}
     return Layout.from_config(model.config, model=fingerprint(model) if name is None else name, **given)
 
 
+def _active_adapters(model: Any) -> list[str]:
+    """Of a model of transformers, where it is a method that raises if there are none, or of PEFT's own."""
+    active = getattr(model, "active_adapters", [])
+    if callable(active):
+        active = active() if getattr(model, "_hf_peft_config_loaded", False) else []
+    return list(active)
+
+
 def check_layout(layout: Layout, config: Any) -> None:
-    check_config(config)
+    """Raises unless a pool of this layout can hold the cache of a model of this configuration."""
+    layers = check_config(config)
     if layout.latent or layout.order != "khtd":
         order = "latent" if layout.latent else repr(layout.order)
         raise Mismatch(
             f"transformers has its cache in the order 'khtd', the pool's layout is {order}: use layout_of(model)"
         )
-    layers = len(caches.DynamicCache(config=config).layers)
     if layers != layout.layers:
         raise Mismatch(f"the model has {layers} layers, the pool's layout {layout.layers}: is it another model's?")
 
 
-def check_config(config: Any) -> None:
-    """Raises BadInput, saying why, unless every layer keeps keys and values of all tokens, and of tokens only."""
+def check_config(config: Any) -> int:
+    """How many layers. BadInput, saying why, unless each keeps keys and values of all tokens, and of tokens only."""
     kind = getattr(config, "model_type", type(config).__name__)
     if not hasattr(config, "get_text_config"):
         raise Mismatch(f"a configuration of transformers is needed (model.config), got {type(config).__name__}")
@@ -52,9 +59,11 @@ def check_config(config: Any) -> None:
         raise BadInput(
             f"{kind} has latent attention, whose keys and values differ in size in transformers: not supported"
         )
-    for number, layer in enumerate(caches.DynamicCache(config=config).layers):
+    layers = caches.DynamicCache(config=config).layers
+    for number, layer in enumerate(layers):
         if type(layer) is not caches.DynamicLayer:
             raise BadInput(
                 f"layer {number} of {kind} has a {type(layer).__name__}: only full attention is supported, no sliding "
                 "windows, linear or hybrid attention"
             )
+    return len(layers)
