@@ -158,9 +158,19 @@ def test_only_what_came_of_the_prompt_is_stored(pooled: KVPool, llama: Any) -> N
         cache.store(out + 1)
     with pytest.raises(BadInput, match="does not begin with the prompt"):
         cache.store(out[:, 40:])
+    other = out.clone()
+    other[0, 45] = (other[0, 45] + 1) % 256
+    with pytest.raises(BadInput, match="what followed"):
+        cache.store(other)
     with pytest.raises(BadInput, match="holds 1 sequences, got 2"):
         cache.store(torch.cat([out, out]))
     assert cache.store(np.asarray(out))[0].blocks == 3
+    cache.crop(-1)
+    with pytest.raises(BadInput, match="cropped"):
+        cache.store(out)
+    cache.reset()
+    with pytest.raises(BadInput, match="reset"):
+        cache.store(out)
 
 
 def test_weights_that_are_not_loaded_have_no_fingerprint() -> None:

@@ -42,7 +42,8 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
         self._incomplete = set(range(pool.layout.layers))  # layers that have not seen the whole prompt
         self._drafts: list[Draft] = []
         self._compared = 0  # tokens that the model's hook has seen
-        self._reordered = False
+        self._generated: list[Any] = []
+        self._unfit = ""  # why store() must not be used any more
         self.prompt_tokens = len(self._rows[0])
         self.stored: tuple[Stored, ...] = ()
         super().__init__(layers=[PooledLayer() for _ in range(pool.layout.layers)])
@@ -145,32 +146,40 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
         for draft in drafts:
             draft.abandon()
 
+    def saw(self, tokens: Any) -> None:
+        """The model's hook: tokens after the prompt, of which keys and values come next."""
+        self._generated.append(tokens)
+
     def store(self, output: Any) -> tuple[Stored, ...]:
         """Stores what was generated, too: `output` as generate returned it, prompt included, one row for each prompt.
 
         The last token of a row has no keys and values yet; it and a block that is not full are left out.
         """
-        output = getattr(output, "sequences", output)
-        rows = token_rows(output, None)
-        if self._reordered:
-            raise BadInput(
-                "after a beam search the cache is not that of the sequences which came out; only prompts are stored"
-            )
-        held = self.layers[0].keys
-        if held is None or len(rows) != held.shape[0]:
-            count = 0 if held is None else held.shape[0]
+        rows = token_rows(getattr(output, "sequences", output), None)
+        if self._unfit:
+            raise BadInput(f"what is in the cache cannot be stored: {self._unfit}")
+        count, length = (0, 0) if self._incomplete else (self.layers[0].keys.shape[0], self.get_seq_length())
+        if len(rows) != count:
             raise BadInput(f"the cache holds {count} sequences, got {len(rows)}")
-        copies = len(rows) // len(self._rows)
-        for at, row in enumerate(rows):
-            prompt = self._rows[at // copies]
-            if len(row) < len(prompt) or (row[: len(prompt)] != prompt).any():
-                raise BadInput(f"sequence {at} does not begin with the prompt that this cache was made for")
+        known = np.repeat(self._rows, count // len(self._rows), 0)
+        if self._generated:  # not if there is no hook
+            known = np.concatenate([known, *(tokens.cpu().numpy() for tokens in self._generated)], 1)
+            length = min(length, known.shape[1])
+        width = min(known.shape[1], rows.shape[1])
+        if width < self.prompt_tokens or (rows[:, :width] != known[:, :width]).any():
+            raise BadInput(
+                "the output does not begin with the prompt that this cache was made for and with what followed"
+            )
+        length = min(length, rows.shape[1])
         pairs = [(layer.keys.detach().cpu(), layer.values.detach().cpu()) for layer in self.layers]
-        length = min(self.get_seq_length(), len(rows[0]) - 1)
         return tuple(
             self._pool.put(row[:length], [(keys[at], values[at]) for keys, values in pairs], ttl=self._ttl)
             for at, row in enumerate(rows)
         )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self._unfit = "it was cropped"
+        super().crop(tokens_to_remove)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PooledCache:
         """A cache of its own over the same pool."""
@@ -180,17 +189,18 @@ class PooledCache(caches.Cache):  # type: ignore[misc]
         memo[id(self)] = other
         other.__dict__.update(self.__dict__)
         other.layers = copy.deepcopy(self.layers, memo)
-        other._incomplete, other._drafts = set(self._incomplete), []
+        other._incomplete, other._drafts, other._generated = set(self._incomplete), [], list(self._generated)
         return other
 
     def reorder_cache(self, beam_idx: Any) -> None:
-        self._reordered = True
+        self._unfit = "after a beam search it is not that of the sequences which came out"
         super().reorder_cache(beam_idx)
 
     def reset(self) -> None:
         """Empties the cache. It may be used for anything then, and stores nothing any more."""
         self._stop_storing()
         self._incomplete.clear()
+        self._unfit = "it was reset"
         super().reset()
 
 

@@ -25,6 +25,7 @@ def _compare(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         raise BadInput("a PooledCache knows prompts by their tokens; the model was given none (inputs_embeds?)")
     expected = cache.told(tokens.shape[1])
     if expected is None:
+        cache.saw(tokens)
         return
     start, rows = expected
     got = tokens.cpu().numpy()
