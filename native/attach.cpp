@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 extern char** environ;
 
@@ -183,6 +184,7 @@ Attachment::Attachment(Space& space, Options options)
         }
         place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
+        if (how_ == Faults::none) close(std::exchange(place_fd_, -1));  // nothing is mapped that a keeper would have to wait for
         hand_over(socket, {});
     } catch (...) {
         close(socket);
@@ -217,19 +219,26 @@ Attachment::~Attachment() {
 void Attachment::map_segments() {
     faults_ = open_faults(how_);
     if (how_ == Faults::none) return;
-    for (u32 host = 0; host < options_.hosts.size(); host++) {
-        bool own = host == options_.self;
-        int fd = own ? own_fd_ : caches_[host];
-        if (fd < 0) continue;
-        char* at = reinterpret_cast<char*>(base_ + host * reserve_ + data_at_);
-        int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
-        if (mmap(at, segment_bytes_, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
-            fail_os("mapping the segment of host " + options_.hosts[host], errno);
-        madvise(at, segment_bytes_, own ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-        if (follows(Rule::fork) && madvise(at, segment_bytes_, MADV_DONTFORK) < 0) fail_os("madvise", errno);
-        if (own) continue;
-        if (int error = register_faults(faults_, u64(at), segment_bytes_)) fail_os("registering faults", error);
-    }
+    for (u32 host = 0; host < options_.hosts.size(); host++) map_segment(host);
+}
+
+void Attachment::map_segment(u32 host) {
+    const bool own = host == options_.self;
+    int fd = own ? own_fd_ : caches_[host];
+    if (fd < 0) return;
+    char* at = reinterpret_cast<char*>(base_ + host * reserve_ + data_at_);
+    int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
+    if (mmap(at, segment_bytes_, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+        fail_os("mapping the segment of host " + options_.hosts[host], errno);
+    madvise(at, segment_bytes_, own ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    if (follows(Rule::fork) && madvise(at, segment_bytes_, MADV_DONTFORK) < 0) fail_os("madvise", errno);
+    if (own) return;
+    if (int error = register_faults(faults_, u64(at), segment_bytes_)) fail_os("registering faults", error);
+}
+
+void Attachment::restore(u32 host) {
+    std::lock_guard guard(mutex_);
+    if (how_ != Faults::none) map_segment(host);
 }
 
 // forbid: views may be left; a touch must end the process rather than read what nobody keeps coherent.
@@ -257,11 +266,21 @@ std::string Attachment::lives() const {
     return text;
 }
 
+// A keeper that is stopped before it answers must not keep this process from ending its leases. False: no answer.
+bool Attachment::await_note(int socket, Note& note, std::string& text) {
+    pollfd news{socket, POLLIN, 0};
+    for (u64 start = now_ns(); now_ns() - start < 3'000'000'000;) {
+        if (poll(&news, 1, 100) > 0) return receive_note(socket, note, text);
+        end_leases(LEASE_NS);
+    }
+    return false;
+}
+
 void Attachment::hand_over(int socket, const std::string& lives) {
     Note note{note_attach, u32(read_only_), 0, place_, faults_ >= 0, u64(getpid())};
     std::string text;
     send_note(socket, note, directory_ + "\n" + lives, faults_);
-    if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended while this process attached");
+    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
 
@@ -317,16 +336,19 @@ void Attachment::watch() {
                 next = dial(options_.socket);
                 Note open{note_open, 0, 0, 0, options_.unit, u64(getpid())};
                 send_note(next, open, directory_);
-                if (receive_note(next, open, text) && open.flags) {
+                if (await_note(next, open, text) && open.flags) {
                     std::unique_lock lock(mutex_);
                     const std::string met = lives();
                     lock.unlock();
                     hand_over(next, met);
                     lock.lock();
                     close(socket_);
-                    socket_ = socket = next;
-                    for (auto& [id, pending] : pending_)
-                        if (!pending.done) send_note(socket_, pending.note, {});
+                    socket_ = socket = std::exchange(next, -1);
+                    try {
+                        for (auto& [id, pending] : pending_)
+                            if (!pending.done) send_note(socket_, pending.note, {});
+                    } catch (const Error&) {}  // that one is gone too: its end is read next
+                    lock.unlock();
                     if (starting > 0) waitpid(starting, nullptr, 0);
                     break;
                 }
@@ -359,7 +381,7 @@ Attachment::Pending Attachment::answer(u64 id, long timeout_ns) {
     if (timeout_ns < 0) changed_.wait(lock, ready);
     else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
     Pending result = found->second;
-    if (result.done) pending_.erase(found);
+    if (result.done || result.note.kind == note_meet) pending_.erase(found);  // a late answer to that is for nobody
     return result;
 }
 
@@ -391,7 +413,7 @@ std::string Attachment::status() {
     return result.text;
 }
 
-void Attachment::meet(u64 address, u64 incarnation) {
+void Attachment::meet(u64 address, u64 incarnation, const std::function<void()>& check) {
     u32 host = host_of(address);
     {
         std::lock_guard guard(mutex_);
@@ -399,6 +421,7 @@ void Attachment::meet(u64 address, u64 incarnation) {
         bool linked = load(head().linked) >> host & 1;  // first: if it is and the session is the old one, no other was meanwhile
         if (linked && found != met_.end() && found->second == life_of(incarnation, load(head().taken[host]))) return;
     }
+    check();
     u64 session;
     for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
         session = load(head().taken[host]);

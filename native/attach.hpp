@@ -6,6 +6,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,7 +50,9 @@ public:
     std::string status();                                      // Node::status
     struct States { u64 invalid = 0, shared = 0, modified = 0; };
     // This process is about to have a view of bytes of that life of the host; those of an earlier one it should be done with.
-    void meet(u64 address, u64 incarnation);
+    // `check` is called where that may not be so, and throws if it is not.
+    void meet(u64 address, u64 incarnation, const std::function<void()>& check);
+    void restore(u32 host);                                    // its segment, which was taken out of this process
     States states(u64 address, u64 bytes) const;               // units, on this host
     std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
@@ -64,7 +67,9 @@ public:
 private:
     struct Pending { Note note; bool done = false, good = false; std::string text; };
     void map_segments();
+    void map_segment(u32 host);
     void unmap_segments(bool forbid);
+    bool await_note(int socket, Note& note, std::string& text);
     std::string lives() const;                // with the mutex
     void hand_over(int socket, const std::string& lives);
     const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }

@@ -187,10 +187,21 @@ static bool wait(PyTransfer& self, double timeout_s) {
 }
 
 static void need_mapping(const RemotePin& pin) {
+    auto space = std::static_pointer_cast<Space>(pin.remote->keeps);
+    auto attachment = space ? std::static_pointer_cast<Attachment>(space->companion) : nullptr;
+    auto check = [&] {
+        if (pin.remote->views_are_gone())
+            throw HostLost(pin.remote->peer().label(), "the host " + pin.remote->peer().label() + " has given up what this process held there; let go of the arrays from before, "
+                           "then find them again", pin.array.address, pin.array.nbytes);
+    };
+    if (pin.remote->stale && attachment) freely([&] {
+        check();
+        attachment->restore(pin.remote->peer().number);
+        pin.remote->stale = false;
+        pin.remote->mapped = true;
+    });
     if (pin.remote->mapped) {
-        auto space = std::static_pointer_cast<Space>(pin.remote->keeps);
-        auto attachment = space ? std::static_pointer_cast<Attachment>(space->companion) : nullptr;
-        if (attachment) freely([&] { attachment->meet(pin.array.address, pin.array.incarnation); });
+        if (attachment) freely([&] { attachment->meet(pin.array.address, pin.array.incarnation, check); });
         return;
     }
     if (const std::string& why = pin.remote->left_behind(); !why.empty())

@@ -82,10 +82,13 @@ struct Range {
 };
 constexpr u64 RANGES_MAX = 65536;              // of one call
 
+struct Claim { u64 number, record, pin; };     // of a process that returns to a new keeper, in parts
+
 constexpr u64 lane_of(u64 id) { return id >> 56; }
 
 constexpr int SILENCE_MS = 2500;               // a host that says nothing for so long, while it owes an answer, is lost
 constexpr int RETURN_MS = 5000;                // so long a new keeper waits for the processes that the one before it served
+constexpr int PAUSED_MS = 500;                 // that a home's own time-outs come late: it was stopped
 constexpr int GRACE_MS = 2000;                 // so long a process without connections keeps what it holds
 
 // A payload being written.

@@ -71,6 +71,7 @@ private:
     void adopt_handed();
     bool needed();
     bool turn(bool sleep);
+    bool tick(u64 now);
 
     KeeperOptions options_;
     std::string path_;                       // of socket and lock, without the ending
@@ -82,7 +83,7 @@ private:
     std::vector<Handed> handed_;
     std::unique_ptr<Listener> listener_;
     bool stopping_ = false;
-    u64 busy_ns_ = 0;
+    u64 busy_ns_ = 0, ticked_ns_ = now_ns();
 };
 
 Keeper::~Keeper() {
@@ -361,6 +362,7 @@ void Keeper::dial(Opened& opened, u32 host) {
     Node& node = *opened.node;
     auto [name, port] = split_host(options_.hosts[host]);
     std::string said;
+    u32 tries = 0;
     auto pause = [&](int steps) { for (; steps && !opened.stop; steps--) std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
     while (!opened.stop) {
         if (node.connected(host) || !node.settled()) {
@@ -368,7 +370,7 @@ void Keeper::dial(Opened& opened, u32 host) {
             continue;
         }
         try {
-            auto wire = Wire::connect(name, port, options_.key, 1000);
+            auto wire = Wire::connect(name, port, options_.key, ++tries % 4 ? 250 : 1000);  // a lost first packet is sent again after a second
             Hello hello = hello_of(node);
             hello.head.role = role_keeper;
             std::string bytes = hello.encode();
@@ -394,9 +396,21 @@ bool Keeper::needed() {
     return !sockets_.empty();
 }
 
+bool Keeper::tick(u64 now) {
+    bool waiting = false;
+    ticked_ns_ = now;
+    for (auto& [directory, opened] : spaces_) {
+        try {
+            waiting |= opened->node->tick(now);
+        } catch (const Error& error) { say(directory + ": " + error.what()); }  // no memory, say; it is tried again
+    }
+    return waiting;
+}
+
 bool Keeper::turn(bool sleep) {
     epoll_event events[64];
     int count = epoll_wait(epoll_, events, 64, sleep ? SLEEP_MS : 0);
+    if (u64 now = now_ns(); now - ticked_ns_ > PAUSE_NS) tick(now);  // it was stopped: leases end before anything is admitted
     for (int at = 0; at < count; at++) {
         int fd = events[at].data.fd;
         if (fd == local_) accept_process();
@@ -424,7 +438,7 @@ void Keeper::run() {
         else if (!sleep) sched_yield();
         waiting = false;
         now = now_ns();
-        for (auto& [directory, opened] : spaces_) waiting |= opened->node->tick(now);
+        waiting = tick(now);
         if (now - asked_ns > 100 * MILLI) {
             asked_ns = now;
             if (needed()) needed_ns = now;

@@ -56,7 +56,6 @@ void Node::attach(std::unique_ptr<Process> process) {
         wake_faults(process->faults, base_ + host * reserve() + space_->layout.data_at, segment);
     if (settled() && process->faults >= 0) watch(process->faults, false);
     processes_.push_back(std::move(process));
-    settle();
 }
 
 // The processes that the keeper before this one had, and that live, are all here: what waited for that begins.
@@ -69,7 +68,7 @@ void Node::settle() {
         }
     started_ns_ = now_ns();
     for (u32 host = 0; host < links_.size(); host++)
-        if (host != self_ && now_ns() - segments_.head().leased[host] > LEASE_NS) end_lease(host);
+        if (host != self_ && now_ns() - segments_.head().leased[host] > LEASE_NS) end_lease(host, ~u64(0));  // nobody uses anything yet
     settled_ = true;
     for (auto& process : processes_)
         if (process->faults >= 0) watch(process->faults, false);
@@ -177,7 +176,8 @@ void Node::admit(u32 home, u64 unit, bool write) {
         if (found == process->waiting.end()) continue;
         bool map = found->second;
         process->waiting.erase(found);
-        resolve(*process, home, unit, map, write);
+        if (of_this_life(*process, home)) resolve(*process, home, unit, map, write);
+        else check(*process, poison_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home)));
         somebody = true;
     }
     if (somebody) holds_[{home, unit}] = now_ns() + HOLD_NS;
@@ -219,7 +219,7 @@ void Node::fill(u32 home, u64 unit) {
         u32 waiting = 0;
         Process* one = nullptr;
         for (auto& process : processes_)
-            if (auto found = process->waiting.find({home, unit}); found != process->waiting.end()) waiting++, one = process.get();
+            if (auto found = process->waiting.find({home, unit}); found != process->waiting.end()) waiting += 1 + !of_this_life(*process, home), one = process.get();
         if (waiting == 1 && copy_pages(one->faults, address_of(home, unit), payload_.data(), segments_.unit_bytes(home)) == 0) {
             one->waiting[{home, unit}] = false;
             note_copy(home, unit);
@@ -238,13 +238,13 @@ void Node::fill(u32 home, u64 unit) {
 }
 
 bool Node::take_slot(u32 home, u64 unit, u32& slot) {
-    if (now_ns() > suspend_until_ns_) return false;
     try {
-        return segments_.take_slot(home, unit, slot);
-    } catch (const Error& full) {  // tried again when a slot is freed
+        if (now_ns() <= suspend_until_ns_ && segments_.take_slot(home, unit, slot)) return true;
+    } catch (const Error& full) {
         log(full.what());
-        return false;
     }
+    discarded_++;  // when a lease ends; else it is tried again when a slot is freed
+    return false;
 }
 
 void Node::note_copy(u32 home, u64 unit) {

@@ -132,7 +132,7 @@ private:
     void drop_link(u32 host, const std::string& why);
     void ping(u32 host, u64 now);
     void settle();
-    void end_lease(u32 host);
+    void end_lease(u32 host, u64 until_ns);
     void give_up(u32 host);
     bool locate(u64 address, Place& place) const;
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
@@ -174,7 +174,7 @@ private:
     std::atomic<bool> settled_{false};
     u64 ticked_ns_ = 0;
     u32 awaited_ = ~0u;                    // the place last complained of
-    u64 suspend_until_ns_ = ~u64(0);
+    u64 suspend_until_ns_ = ~u64(0), discarded_ = 0;
     std::atomic<u32> connected_{0};
     u32 broken_ = 0;                       // links that failed while sending
 };

@@ -192,17 +192,19 @@ bool Node::tick(u64 now) {
         if (broken_ & 1u << host) drop_link(host, "sending failed");
         if (link.wire && now - link.pinged_ns > BEAT_NS) ping(host, now);
         if (link.wire && now - std::max(link.adopted_ns, segments_.head().leased[host]) > LEASE_NS) drop_link(host, "no answer");
-        if (!link.suspended && now - segments_.head().leased[host] > LEASE_NS) end_lease(host);
+        if (!link.suspended && now - segments_.head().leased[host] > LEASE_NS) end_lease(host, now + SUSPEND_NS);
         const u64 heard = segments_.head().heard[host];
         if (!coherence_.is_lost(host) && now - (heard ? heard : started_ns_) > LOST_NS && now - started_ns_ > START_NS) give_up(host);
     }
     return !waiting_.empty();
 }
 
-void Node::end_lease(u32 host) {
+void Node::end_lease(u32 host, u64 until_ns) {
     links_[host].suspended = true;
-    suspend_until_ns_ = now_ns() + SUSPEND_NS;
+    suspend_until_ns_ = until_ns;
+    discarded_ = 0;
     coherence_.suspend(host);
+    if (discarded_) log("the lease of what was borrowed from host " + links_[host].name + " has ended: " + std::to_string(discarded_) + " units that were written here could not be kept");
     suspend_until_ns_ = ~u64(0);
 }
 

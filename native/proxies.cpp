@@ -77,6 +77,10 @@ void Proxy::claim(const std::vector<std::pair<u64, Held>>& wanted) {
                 throw Error(Code::bad_input, "the process claims a pin that it did not have");
             if (!pins_.try_emplace(number, Entry{held}).second) throw Error(Code::bad_input, "the process claims two pins by one number");
             left_.erase(found);
+            if (early_.erase(number)) {  // let go of before it could say what it holds
+                pins_.erase(number);
+                rest.push_back(held);
+            }
         }
         for (const auto& [pin, record] : left_) rest.push_back({pin, record});
         left_.clear();
@@ -87,6 +91,7 @@ void Proxy::claim(const std::vector<std::pair<u64, Held>>& wanted) {
 
 // Each pin is taken as `at` takes one: a copied word would be seen too late by somebody who is just looking at all pins.
 std::vector<u32> Proxy::inherit(Proxy& from, const std::vector<u64>& numbers) {
+    if (&from == this) throw Error(Code::bad_input, "a process cannot inherit from itself");
     std::scoped_lock both(mutex_, from.mutex_);  // nothing is let go of meanwhile
     std::vector<u32> indices;
     for (u64 number : numbers) {
@@ -173,8 +178,14 @@ void Proxies::end(std::unique_lock<std::mutex>& lock, std::map<Uuid, Place>::ite
 
 void Proxies::tick() {
     std::unique_lock lock(mutex_);
-    while (!stop_) {
+    for (u64 planned = ~0ull; !stop_;) {
         const u64 now = now_ns();
+        if (now > planned && now - planned > PAUSED_MS * MS) {  // this process was stopped: who could not be heard is not to blame
+            if (clear_at_) clear_at_ += now - planned;
+            for (auto& [uuid, place] : places_)
+                if (place.until > 1) place.until += now - planned;
+        }
+        planned = ~0ull;
         for (Line* line : lines_) {
             u64 since = line->busy_since;
             if (!since || now - since < TICK_MS * MS) continue;
@@ -215,7 +226,7 @@ void Proxies::tick() {
         }
         if (!lines_.empty()) next = std::min(next, now + TICK_MS * MS);
         if (next == ~0ull) changed_.wait(lock);
-        else changed_.wait_for(lock, std::chrono::nanoseconds(next - now));
+        else changed_.wait_for(lock, std::chrono::nanoseconds((planned = next) - now));
     }
 }
 

@@ -94,12 +94,21 @@ Remote::Line& Remote::line() {
     return *present;
 }
 
+// False: some pins were dropped there, because this process did not come back in time, or the host was restarted.
+bool Remote::holds_only(Line& line, const WelcomeHead& welcome) {
+    std::lock_guard guard(line.mutex);
+    return std::all_of(line.pins.begin(), line.pins.end(), [&](const auto& one) { return one.second.incarnation == welcome.incarnation && one.second.member == welcome.member; });
+}
+
+bool Remote::views_are_gone() { return !holds_only(line(), welcome()); }
+
 std::unique_ptr<Connection> Remote::dial(Line& line) {
     check_usable();
     const u64 start = now_ns();
     try {
         auto connection = std::make_unique<Connection>(peer_, line.uuid, reach_.budget_ms());
         if (connection->welcome.flags & welcome_tell_pins) claim(line, *connection);
+        if (!holds_only(line, connection->welcome)) forbid(true);
         reach_.good(now_ns() - start);
         return connection;
     } catch (const HostLost&) {
@@ -110,12 +119,15 @@ std::unique_ptr<Connection> Remote::dial(Line& line) {
 
 void Remote::claim(Line& line, Connection& connection) {
     Ask claim = ask(Call::claim);
+    std::vector<Claim> claims;
     {
         std::lock_guard guard(line.mutex);
         for (const auto& [number, kept] : line.pins)
             if (kept.incarnation == connection.welcome.incarnation && kept.member == connection.welcome.member)
-                claim.out.add(number).add(kept.pin).add(kept.record);
+                claims.push_back({number, kept.record, kept.pin});
     }
+    claim.out.add(u64(claims.size()));
+    claim.parts = {reinterpret_cast<const char*>(claims.data()), claims.size() * sizeof(Claim)};
     begin(line, connection, claim);
     Answer answer = finish(connection, claim);
     if (!answer.good) throw_error(In(answer.payload));

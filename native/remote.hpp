@@ -90,6 +90,8 @@ public:
     void check_usable() const;
     bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
     std::atomic<bool> mapped{false};                // its addresses may be touched in this process
+    std::atomic<bool> stale{false};                 // not, because of views whose arrays were given up there
+    bool views_are_gone();                          // arrays of this process were given up there; connects if need be
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
     const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
@@ -205,9 +207,10 @@ private:
     void fork_prepare(u64 give_up_at);
     void fork_parent();
     void fork_child();
-    void announce(Heir& heir);
+    void announce(Heir& heir, int budget_ms);
     void bequeath(Line& line, const WelcomeHead& here, Heir& heir);
-    void forbid();
+    void forbid(bool because_stale = false);
+    bool holds_only(Line& line, const WelcomeHead& welcome);
 
     const Peer peer_;
     std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held

@@ -69,10 +69,10 @@ void Remote::know(bool here) {
 }
 
 // The connection by which the child is known to the home.
-void Remote::announce(Heir& heir) {
+void Remote::announce(Heir& heir, int budget_ms) {
     if (::getrandom(heir.uuid.data(), heir.uuid.size(), 0) != ssize_t(heir.uuid.size())) fail_os("getrandom", errno);
     const u64 start = now_ns();
-    heir.connection = std::make_unique<Connection>(peer_, heir.uuid, reach_.budget_ms());
+    heir.connection = std::make_unique<Connection>(peer_, heir.uuid, std::min(reach_.budget_ms(), budget_ms));
     reach_.good(now_ns() - start);
     heir.connection->shared = true;
     close_in_children(heir.connection->wire->fd(), false);
@@ -110,7 +110,8 @@ void Remote::fork_prepare(u64 give_up_at) {
         const u64 start = now_ns();
         try {
             const WelcomeHead here = welcome();    // the home may have to learn first what this process holds
-            announce(*heir);
+            if (start > give_up_at) throw HostLost(peer_.label(), "other hosts took all the time there was");
+            announce(*heir, 1 + int((give_up_at - start) / 1'000'000));
             own->mutex.lock();
             try {
                 bequeath(*own, here, *heir);
@@ -144,9 +145,14 @@ void Remote::fork_parent() {
 // The parent's line is left as it is: its locks may be held by threads that are not here.
 void Remote::fork_child() {
     forking_ = nullptr;
+    if (stale || !left_behind_.empty()) {          // the child's segments were mapped anew
+        mapped = true;
+        forbid(stale);
+    }
     if (!heir_) return;
     Heir& heir = *heir_;
     try {
+        if (!heir.connection) forbid();
         auto fresh = new_line();
         if (heir.connection) {
             fresh->uuid = heir.uuid;
@@ -156,7 +162,6 @@ void Remote::fork_child() {
             fresh->idle.push_back(std::move(heir.connection));
         } else {
             left_behind_ = "the host " + peer_.label() + " did not answer when this process was forked: " + heir.why;
-            forbid();
         }
         Line& own = *fresh;
         line_ = fresh.release();
@@ -166,8 +171,9 @@ void Remote::fork_child() {
 }
 
 // A mapping without a byte behind it: a touch is SIGBUS, which says what happened (attach.cpp).
-void Remote::forbid() {
+void Remote::forbid(bool because_stale) {
     if (!mapped.exchange(false)) return;
+    stale = because_stale;
     const HelloHead& head = peer_.hello.head;
     void* at = reinterpret_cast<void*>(head.base + peer_.number * head.reserve);
     int nothing = ::memfd_create("openshelf-lost", MFD_CLOEXEC);

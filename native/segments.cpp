@@ -66,12 +66,27 @@ Segments::Segments(const std::string& directory, const std::string& data_path, u
     if (head.self != self || head.hosts != hosts)
         throw Error(Code::corrupt, directory + "/units belongs to host " + std::to_string(head.self) + " of " + std::to_string(head.hosts) +
                                        ", this is host " + std::to_string(self) + " of " + std::to_string(hosts) + "; remove the space on this host");
+    clear_damage();
     std::vector<bool> used(SLOTS);
     for (u32 host = 0; host < hosts; host++)
         if (host != self)
             each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && slot_of(word) < SLOTS) used[slot_of(word)] = true; });
     for (u32 slot = SLOTS; slot--;)
         if (!used[slot]) free_slots_.push_back(slot);
+}
+
+// Words that no keeper writes: the file was damaged. Without them a keeper lives, with them none would.
+void Segments::clear_damage() {
+    std::vector<std::pair<u32, u64>> bad;
+    for (u32 host = 0; host < hosts_; host++)
+        each_word(host, [&](u64 unit, u64 word) {
+            const bool own = host == self_;
+            bool wrong = unit >= units(host) || (!own && copy_state(word) == escrow && slot_of(word) >= SLOTS);
+            wrong |= own && (home_state(word) > lent || (home_state(word) == lent && owner_of(word) >= hosts_) || u64(sharers_of(word)) >> hosts_);
+            if (wrong) bad.emplace_back(host, unit);
+        });
+    for (auto [host, unit] : bad) store(words(host)[unit], u64(0));
+    if (!bad.empty()) std::fprintf(stderr, "openshelf: %zu damaged words of units were cleared\n", bad.size());
 }
 
 Segments::~Segments() {

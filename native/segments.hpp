@@ -80,6 +80,7 @@ public:
     static constexpr u64 units_bytes(u32 hosts) { return PAGE + hosts * WORDS * 8; }
 
 private:
+    void clear_damage();
     u64* words(u32 home) const { return reinterpret_cast<u64*>(map_ + PAGE) + home * WORDS; }
     int file(u32 home) const { return home == self_ ? data_ : caches_[home]; }
     static const char* map(int fd, u64 bytes);

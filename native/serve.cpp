@@ -70,10 +70,15 @@ bool Session::resume() {
         wire_.queue(frame_reply, id_, {told.answer, told.bytes});
         return false;
     }
+    if (!std::memcmp(told.uuid, proxy_->uuid.data(), sizeof told.uuid) && told.id > id_) {
+        gone_ = true;
+        throw Error(Code::refused, "a call that was given up, on a connection that is over");
+    }
     told_ = &told;
     doubtful_ = phase == told_begun;
     if (doubtful_) return true;
-    store(told.phase, u32(told_nothing));
+    store(told.phase, u32(told_nothing), std::memory_order_seq_cst);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // in this order, should the keeper be killed here
     std::memcpy(told.uuid, proxy_->uuid.data(), sizeof told.uuid);
     told.id = id_;
     return true;

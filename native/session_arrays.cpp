@@ -105,12 +105,16 @@ void Session::release(In& in) {
 }
 
 void Session::claim(In& in) {
-    std::vector<std::pair<u64, Held>> wanted;
-    while (in.more()) {
-        u64 number = in.get<u64>();
-        u32 pin = in.get<u32>();
-        wanted.push_back({number, {pin, in.get<u64>()}});
+    const u64 count = in.get<u64>();
+    in.end();
+    if (count > PINS_BYTES / 8) {
+        gone_ = true;
+        throw Error(Code::bad_input, "nobody holds " + std::to_string(count) + " arrays");
     }
+    std::vector<Claim> claims(count);
+    receive(reinterpret_cast<char*>(claims.data()), count * sizeof(Claim));
+    std::vector<std::pair<u64, Held>> wanted;
+    for (const Claim& claim : claims) wanted.push_back({claim.number, {u32(claim.pin), claim.record}});
     proxy_->claim(wanted);
     reply();
 }

@@ -225,7 +225,10 @@ def _put_until_at(state: State, address: int) -> bool:
 
 
 def _find_again(state: State, name: str) -> bool:
-    """A process that was cut off finds the name, and can use it, once the hosts have found each other."""
+    """A process that was cut off finds the name, and can use it, once the hosts have found each other. What it had it
+    must let go of."""
+    state.pop("view", None)
+    state.pop("array", None)
     try:
         _hold(state, name)
     except (HostLost, UnknownName):
@@ -253,6 +256,44 @@ def test_view_never_shows_what_came_to_its_place_while_its_host_was_given_up(two
         time.sleep(0.05)
     assert _values_or_end(alone) == -signal.SIGBUS
     check_last_words(alone.text(), [two[0].address])
+
+
+def _numpy_again(state: State) -> str:
+    try:
+        state["array"].numpy()
+    except HostLost as error:
+        return str(error)
+    return ""
+
+
+def _look_at(state: State, name: str) -> str:
+    try:
+        state["space"][name].numpy()
+    except (HostLost, UnknownName) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("how", ["the same array", "another name"])
+def test_views_from_before_a_loss_do_not_come_alive_again(two: Cluster, how: str) -> None:
+    home, alone = _meet(two, 2)
+    home.call(_put, "b", 5)
+    address = home.call(_put, "a", 1)
+    alone.call(_hold, "a")
+    two[1].cut()
+    home.call(_delete, "a")
+    deadline = time.monotonic() + 15
+    while not home.call(_put_until_at, address):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    two[1].heal()
+    until = time.monotonic() + HANG_SECONDS
+    while not alone.call(_up)[0]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    said = alone.call(_numpy_again) if how == "the same array" else alone.call(_look_at, "b")
+    assert "given up" in said or "lost" in said
+    assert _values_or_end(alone) == -signal.SIGBUS
 
 
 def test_process_that_was_cut_off_has_new_views_afterwards(two: Cluster) -> None:
