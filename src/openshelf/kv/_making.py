@@ -15,12 +15,17 @@ from openshelf.space import Space, format_size, parse_size
 _SLOTS_MAX = (1 << 30) - 1
 
 
+def core_of(space: Space) -> _core.Core:
+    """What a space is on this host."""
+    native = space._native
+    return native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined, no-any-return]
+
+
 def open_or_make(
     space: Space, layout: Layout, block_tokens: int, name: str, capacity: str | int | None
 ) -> _core.KVCore:
     """The pool of this name; Mismatch if its blocks have another size."""
-    native = space._native
-    core: _core.Core = native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined]
+    core = core_of(space)
     size = layout.block_bytes(block_tokens)
     pool = _core.KVCore.open(core, name)
     if pool is None:

@@ -1,0 +1,96 @@
+"""openshelf kv: the KV pools of a space."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from openshelf.kv import describe, pools
+from openshelf.show.metrics import kv_metrics
+from openshelf.space import Space, format_size
+
+
+_ROWS = {
+    "room": "capacity_blocks",
+    "in use": "blocks",
+    "being filled": "filling_blocks",
+    "asked for": "queried_blocks",
+    "found": "hit_blocks",
+    "stored": "stored_blocks",
+    "evicted": "evicted_blocks",
+    "expired": "expired_blocks",
+    "declined": "declined_blocks",
+}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "kv", help="the KV pools of a space", description="Lists the KV pools of a space, or describes one."
+    )
+    parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = parts.add_parser("ls", help="list the pools", description="Lists the KV pools of a space.")
+    stat = parts.add_parser(
+        "stat", help="describe a pool", description="Shows a pool's room, and what was asked, found, stored, evicted."
+    )
+    for one in (listing, stat):
+        one.add_argument("space", help="the space's name, the path of its directory, or its URL")
+        one.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
+        one.add_argument("--json", action="store_true", help="print JSON")
+    stat.add_argument("--pool", default="kv", metavar="NAME", help="its name (default kv)")
+    stat.add_argument(
+        "--prometheus", action="store_true", help="print all pools of the space as Prometheus reads them (node_exporter"
+        " and others collect such text)"
+    )  # fmt: skip
+    listing.set_defaults(run=run_ls)
+    stat.set_defaults(run=run_stat)
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    with Space.open(args.space, hosts=args.hosts) as space:
+        found = [describe(space, name) for name in pools(space)]
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    table = Table("pool", "blocks", "of", "tokens", "bytes a block", "hit rate")
+    for pool in found:
+        table.add_row(
+            escape(pool["pool"]), f"{pool['blocks']:,}", f"{pool['capacity_blocks']:,}",
+            f"{pool['blocks'] * pool['block_tokens']:,}", format_size(pool["block_bytes"]), _rate(pool),
+        )  # fmt: skip
+    Console().print(table if found else "no pools in this space")
+    return 0
+
+
+def run_stat(args: argparse.Namespace) -> int:
+    with Space.open(args.space, hosts=args.hosts) as space:
+        if args.prometheus:
+            print(kv_metrics(args.space, [describe(space, name) for name in pools(space)]), end="")
+            return 0
+        pool = describe(space, args.pool)
+    if args.json:
+        print(json.dumps(pool))
+        return 0
+    table = Table("", "blocks", "tokens")
+    for label, key in _ROWS.items():
+        table.add_row(label, f"{pool[key]:,}", f"{pool[key] * pool['block_tokens']:,}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{pool['block_tokens']} tokens and {format_size(pool['block_bytes'])} a block; "
+        f"{pool['queries']:,} look-ups, hit rate {_rate(pool)}"
+    )
+    if any(pool["tenants"]):
+        tenants = Table("tenant", "blocks", "quota")
+        for tenant, facts in pool["tenants"].items():
+            tenants.add_row(escape(tenant or "(none)"), f"{facts['blocks']:,}", f"{facts['quota_blocks'] or 'none'}")
+        console.print(tenants)
+    return 0
+
+
+def _rate(pool: dict[str, Any]) -> str:
+    return f"{pool['hit_blocks'] / pool['queried_blocks']:.1%}" if pool["queried_blocks"] else "nothing asked yet"

@@ -1,0 +1,25 @@
+"""What is in the pools of a space, without a layout: for people and for metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openshelf import _core
+from openshelf.errors import UnknownName
+from openshelf.kv._making import core_of
+from openshelf.space import Space
+
+
+def pools(space: Space) -> list[str]:
+    """The names of the pools in this space, on this host."""
+    return sorted(entry.name for entry in space.list() if entry.kind == "pool")
+
+
+def describe(space: Space, name: str = "kv") -> dict[str, Any]:
+    """As KVPool.stats(), with the pool's name. Counts are since the pool was made, by everybody."""
+    pool = _core.KVCore.open(core_of(space), name)
+    if pool is None:
+        there = ", ".join(repr(one) for one in pools(space)) or "none"
+        raise UnknownName(f"there is no pool {name!r} in this space; there is: {there}")
+    tenants = {tenant: {"quota_blocks": quota, "blocks": used} for tenant, quota, used in pool.tenants()}
+    return {"pool": name, **pool.stats(), "tenants": tenants}
