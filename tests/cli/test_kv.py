@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.test_commands import answer, openshelf
 
 import openshelf as osf
 from openshelf.kv import Layout, describe, pools
 from openshelf.show.metrics import kv_metrics
-from tests.cli.test_commands import answer, openshelf
 
 LAYOUT = Layout(model="m", layers=2, heads=2, head_dim=8, dtype="float32")
 

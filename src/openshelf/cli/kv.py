@@ -14,7 +14,6 @@ from openshelf.kv import describe, pools
 from openshelf.show.metrics import kv_metrics
 from openshelf.space import Space, format_size
 
-
 _ROWS = {
     "room": "capacity_blocks",
     "in use": "blocks",

@@ -18,7 +18,7 @@ _SLOTS_MAX = (1 << 30) - 1
 def core_of(space: Space) -> _core.Core:
     """What a space is on this host."""
     native = space._native
-    return native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined, no-any-return]
+    return native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined]
 
 
 def open_or_make(
