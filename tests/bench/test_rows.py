@@ -31,6 +31,7 @@ HOSTS = {
     "hosts.idle",
 }
 KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
+KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -59,6 +60,13 @@ def test_kv_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "kv.py")
     assert rows.keys() >= KV
     assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.serial
+def test_kv_trace_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "kv_trace.py")
+    assert rows.keys() == KV_TRACE
+    assert all(row["value"] < 1 for row in rows.values())
 
 
 @pytest.mark.serial
