@@ -1,0 +1,143 @@
+// What the policy learns: for each class of blocks, at what ages they are used again, and from that what they are worth.
+//
+// Blocks used again while they are here are counted by matches (kv_match). Those that were evicted leave a ghost, and are counted when
+// they are put again: or else a pool would never learn of what it always evicts too early. Blocks and ghosts that were not used again
+// yet say so by their age. Together that is a life table with censored lives (Kaplan and Meier, 1958), made anew every so many puts
+// from a sample. All of it is hints: read without checks, so every index is bounded by the type it comes from, and written in any order.
+#include <algorithm>
+
+#include "kv_policy.hpp"
+#include "kv_pool.hpp"
+
+namespace osf {
+
+constexpr u32 SAMPLE = 8192;                     // entries, and twice as many ghosts: some hundred microseconds
+constexpr float FADE = 0.98f;                    // what is left of old counts, every time
+
+struct Ghost {
+    u32 used, hits, habit, depth;
+    explicit Ghost(u64 what) : used(u32(what)), hits(what >> 32 & 0xffff), habit(what >> 48 & 0xff), depth(u32(what >> 56)) {}
+    u32 kind() const { return kv_class(hits, habit, depth); }
+};
+
+static u64 tag_of(const u64* key) { return load(key[1], std::memory_order_relaxed) | 1; }
+
+KvGhost* KvPool::ghosts_of(u64 tag) const {
+    const u64 sets = u64(head_->slots) * KV_GHOSTS / KV_WAYS;
+    return ghosts_ + u64((unsigned __int128)(tag)*sets >> 64) * KV_WAYS;
+}
+
+u64* KvPool::ghost_of(u64 tag) const {
+    KvGhost* set = ghosts_of(tag);
+    for (u32 way = 0; way < KV_WAYS; way++)
+        if (load(set[way].tag, std::memory_order_relaxed) == tag) return &set[way].what;
+    return nullptr;
+}
+
+void KvPool::remember(const KvEntry& entry) {
+    const u64 tag = tag_of(entry.key), clock = load(head_->clock);
+    KvGhost* set = ghosts_of(tag);
+    KvGhost* place = set;
+    u32 oldest = 0;
+    for (u32 way = 0; way < KV_WAYS; way++) {
+        const u64 is = load(set[way].tag, std::memory_order_relaxed);
+        const u32 age = is && is != tag ? u32(clock) - u32(load(set[way].what, std::memory_order_relaxed)) : ~0u;
+        if (age < oldest) continue;
+        oldest = age;
+        place = &set[way];
+    }
+    const u64 hits = std::min(load(entry.hits, std::memory_order_relaxed), 0xffffu), depth = std::min(entry.position, 0xffu);
+    const u64 habit = load(entry.habit, std::memory_order_relaxed) & 0xff;
+    store(place->what, (entry.used & 0xffff'ffff) | hits << 32 | habit << 48 | depth << 56, std::memory_order_relaxed);
+    store(place->tag, tag, std::memory_order_relaxed);
+}
+
+u32 KvPool::recall(const KvKey& key) {
+    const u64 tag = tag_of(key.words);
+    u64* what = ghost_of(tag);
+    if (!what) return 0;
+    const Ghost ghost(load(*what, std::memory_order_relaxed));
+    float& seen = tables_->reused[ghost.kind()][kv_age(u32(head_->clock) - ghost.used, *head_)];
+    store(seen, load(seen, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    store(reinterpret_cast<KvGhost*>(what - 1)->tag, u64(0), std::memory_order_relaxed);
+    return ghost.hits + 1;
+}
+
+// Of a put. A match before it has counted the turn at `parent`, if that was found; ghosts may know more of the conversation.
+KvUse KvPool::use_of(std::span<const KvKey> missing, u32 parent, u32 position) const {
+    u32 turns = parent == NO_SLOT ? 0 : kv_turns(load(entries_[parent].habit, std::memory_order_relaxed));
+    u64 known = 0;
+    for (; known < missing.size(); known++) {
+        const u64* what = ghost_of(tag_of(missing[known].words));
+        if (!what) break;
+        if (position + known) turns = std::max(turns, kv_turns(Ghost(load(*what, std::memory_order_relaxed)).habit) + 1);
+    }
+    const u32 habit = kv_habit(turns, missing.size() - known >= KV_WIDE);
+    if (parent != NO_SLOT) store(entries_[parent].habit, habit, std::memory_order_relaxed);
+    return {habit, position + u32(missing.size()) - 1};
+}
+
+void KvPool::learn() {
+    const u64 clock = load(head_->clock), every = std::max(1000u, head_->slots / 4);
+    if (clock < head_->learn_at && head_->learn_at - clock <= every) return;
+    head_->learn_at = clock + every;
+    learn_now(clock);
+}
+
+u64 KvPool::random() {                           // splitmix64
+    u64 mix = random_ += 0x9e3779b97f4a7c15;
+    mix = (mix ^ mix >> 30) * 0xbf58476d1ce4e5b9;
+    mix = (mix ^ mix >> 27) * 0x94d049bb133111eb;
+    return mix ^ mix >> 31;
+}
+
+// From one class's counts at each age, of blocks used again and of those that were not yet, its values.
+static void value_of(float* values, const float* reused, const float* waiting, const KvHead& head) {
+    double hazard[KV_AGES]{}, risk = 0;
+    for (u32 age = 0; age < KV_AGES; age++) risk += reused[age] + waiting[age];
+    if (risk < 20) return;
+    for (u32 age = 0; age < KV_AGES && risk >= 5; age++) {
+        hazard[age] = std::min(0.999, reused[age] / std::max(1.0, risk - waiting[age] / 2.0));
+        risk -= reused[age] + waiting[age];
+    }
+    for (u32 from = 0; from < KV_AGES; from++) {
+        double alive = 1, chance = 0, kept = 0, best = 0;
+        for (u32 age = from; age < KV_AGES; age++) {
+            const double now = alive * hazard[age];
+            chance += now;
+            kept += (kv_age_from(age + 1, head) - kv_age_from(age, head)) * (alive - now / 2);
+            alive -= now;
+            best = std::max(best, chance / kept);
+        }
+        store(values[from], float(best), std::memory_order_relaxed);
+    }
+}
+
+void KvPool::learn_now(u64 clock) {
+    std::vector<float> waiting(KV_CLASSES * KV_AGES);
+    auto sample = [&](u64 all, u64 most, auto look) {
+        for (u64 at = 0; at < std::min(all, most); at++) look(all <= most ? at : random() % all, float(all) / float(std::min(all, most)));
+    };
+    sample(head_->slots, SAMPLE, [&](u64 at, float weight) {
+        const KvEntry& entry = entries_[at];
+        if (entry.state != kv_live) return;
+        waiting[kv_class(entry) * KV_AGES + kv_age(kv_since(load(entry.used, std::memory_order_relaxed), clock), *head_)] += weight;
+    });
+    sample(u64(head_->slots) * KV_GHOSTS, 2 * SAMPLE, [&](u64 at, float weight) {
+        if (!load(ghosts_[at].tag, std::memory_order_relaxed)) return;
+        const Ghost ghost(load(ghosts_[at].what, std::memory_order_relaxed));
+        waiting[ghost.kind() * KV_AGES + kv_age(u32(clock) - ghost.used, *head_)] += weight;
+    });
+    for (u32 kind = 0; kind < KV_CLASSES; kind++) {
+        float reused[KV_AGES];
+        for (u32 age = 0; age < KV_AGES; age++) {
+            float& seen = tables_->reused[kind][age];
+            reused[age] = load(seen, std::memory_order_relaxed);
+            if (!(reused[age] >= 0 && reused[age] < 1e12f)) reused[age] = 0;
+            store(seen, reused[age] * FADE, std::memory_order_relaxed);
+        }
+        value_of(tables_->values[kind], reused, &waiting[kind * KV_AGES], *head_);
+    }
+}
+
+}  // namespace osf
