@@ -25,7 +25,7 @@ constexpr u32 KV_VERSION = 1;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
 constexpr u32 NO_SLOT = ~0u;
-constexpr u32 KV_CLASSES = 60, KV_AGES = 40;    // of kv_policy.hpp
+constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
 constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
 
 enum KvState : u32 { kv_free, kv_filling, kv_live, kv_leaving };
@@ -90,7 +90,7 @@ struct KvTables {
 
 struct KvGhost {
     u64 tag;                                    // the second word of its key | 1; 0: none
-    u64 what;                                   // bits 0 to 31 the clock at its last use, to 47 hits, to 55 habit, to 63 position; each cut
+    u64 what;                                   // bits 0 to 31 the clock at its last use, to 47 hits, to 63 habit; each cut
 };
 static_assert(sizeof(KvGhost) == 16);
 

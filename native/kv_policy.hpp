@@ -3,8 +3,9 @@
 //
 // Value is what room is worth: the chance that a block is used again, for the time it would have to be kept until then (a Gittins
 // index; LHD, Beckmann et al., NSDI 2018, is near). Blocks are of classes, and for each class the pool learns how old blocks are when they are
-// used again, if ever (kv_learn.cpp). A class is made of what foretells another turn of a conversation: how many there were, whether
-// the last one brought much that was new, whether the block was a prompt's last, and whether it lies at the very beginning of one.
+// used again, if ever (kv_learn.cpp). A class is made of what foretells another turn of a conversation: how many there were, or how often
+// the block was used, whether the last turn brought much that was new, and whether the block was a prompt's last. What lies deep in a
+// prompt costs more to compute again (attention looks back on all before it): DEEP tokens of depth double the value.
 //
 // Time is in blocks put (KvHead::clock), ages in steps that grow by a cube root of two, from a fraction of the pool's size on.
 #pragma once
@@ -17,6 +18,7 @@
 namespace osf {
 
 constexpr u32 KV_TURNS = 5, KV_WIDE = 8;        // turns that are told apart; blocks that are much
+constexpr float KV_DEEP = 262'144;
 
 // A habit: bits 0 to 3 turns of the conversation, bit 4 the last one was wide, bit 5 the last block of a prompt.
 constexpr u32 kv_habit(u32 turns, bool wide) { return std::min(turns, 15u) | u32(wide) << 4; }
@@ -24,12 +26,10 @@ constexpr u32 kv_turns(u32 habit) { return habit & 15; }
 constexpr u32 KV_TIP = 1u << 5;
 
 // Below KV_CLASSES whatever is in the words.
-constexpr u32 kv_class(u32 hits, u32 habit, u32 position) {
-    const u32 turns = std::min(std::max(kv_turns(habit), hits), KV_TURNS - 1);
-    const u32 depth = position == 0 ? 0 : position < 4 ? 1 : 2;
-    return (turns * 4 + (habit >> 4 & 3)) * 3 + depth;
+constexpr u32 kv_class(u32 hits, u32 habit) {
+    return std::min(std::max(kv_turns(habit), hits), KV_TURNS - 1) * 4 + (habit >> 4 & 3);
 }
-static_assert(kv_class(~0u, ~0u, ~0u) == KV_CLASSES - 1);
+static_assert(kv_class(~0u, ~0u) == KV_CLASSES - 1);
 
 inline double kv_age_unit(const KvHead& head) { return std::max(1.0, head.slots / 256.0); }
 inline u32 kv_age(u64 age, const KvHead& head) {
@@ -38,7 +38,7 @@ inline u32 kv_age(u64 age, const KvHead& head) {
 inline double kv_age_from(u32 bucket, const KvHead& head) { return kv_age_unit(head) * (std::exp2(bucket / 3.0) - 1); }
 
 inline u32 kv_class(const KvEntry& entry) {
-    return kv_class(load(entry.hits, std::memory_order_relaxed), load(entry.habit, std::memory_order_relaxed), entry.position);
+    return kv_class(load(entry.hits, std::memory_order_relaxed), load(entry.habit, std::memory_order_relaxed));
 }
 inline u64 kv_since(u64 used, u64 clock) { return used < clock ? clock - used : 0; }
 
@@ -52,7 +52,9 @@ struct KvWorth {
 
 inline KvWorth kv_worth(const KvEntry& entry, u32 slot, const KvHead& head, const KvTables& tables, u64 clock) {
     const u64 used = load(entry.used, std::memory_order_relaxed);
-    return {load(tables.values[kv_class(entry)][kv_age(kv_since(used, clock), head)], std::memory_order_relaxed), used, slot};
+    const float value = load(tables.values[kv_class(entry)][kv_age(kv_since(used, clock), head)], std::memory_order_relaxed);
+    const float cost = 1 + std::min(1.0f, float(entry.position) * float(head.block_tokens) / KV_DEEP);
+    return {std::max(0.0f, value * cost), used, slot};  // damaged ones count as nothing
 }
 
 inline void kv_began(KvEntry& entry, u64 clock, u32 hits, u32 habit) {

@@ -131,7 +131,7 @@ private:
 
     // Hints
     KvGhost* ghosts_of(u64 tag) const;                       // the set that may have it
-    u64* ghost_of(u64 tag) const;                            // what is known of it, or null
+    KvGhost* ghost_of(u64 tag) const;                        // or null; also without the lock
     void remember(const KvEntry& entry);
     u32 recall(const KvKey& key);                            // how often it was used before; the ghost goes
     void learn();                                            // if it is time
