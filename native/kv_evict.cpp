@@ -75,7 +75,7 @@ using Lowest = std::priority_queue<KvWorth, std::vector<KvWorth>, std::greater<>
 // The lowest of a sample, which grows with every block that goes: all leaves would be too many to look at, and their values change
 // with time, each in its own way, so that no order of them can be kept.
 u32 KvPool::evict_lowest(u32 want) {
-    constexpr u32 FIRST = 64, MORE = 16;
+    constexpr u32 FIRST = 512, MORE = 16;
     KvEviction round(*this, true);
     Lowest lowest;
     const u64 clock = load(head_->clock);

@@ -148,7 +148,7 @@ private:
     KvTables* tables_ = nullptr;
     KvGhost* ghosts_ = nullptr;
     char* data_ = nullptr;
-    u64 mask_ = 0, entries_offset_ = 0, random_ = 0;
+    u64 mask_ = 0, entries_offset_ = 0, random_ = now_ns();
     std::vector<std::atomic<bool>> touched_;                 // by this process
 };
 

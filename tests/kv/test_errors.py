@@ -180,7 +180,7 @@ def test_bad_puts_values_and_drafts(pool: KVPool) -> None:
         draft.abandon()
 
 
-@pytest.mark.parametrize("offset", range(0, 120, 3))
+@pytest.mark.parametrize("offset", range(0, 136, 3))
 def test_a_damaged_head_is_refused(space: Space, offset: int) -> None:
     with KVPool(space, LAYOUT, BLOCK, capacity="1MiB") as pool:
         put(pool, [1])
