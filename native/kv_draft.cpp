@@ -115,7 +115,8 @@ KvStored KvDraft::publish() {
     need_owner();
     if (!slots_.empty()) {
         auto keys = std::span(keys_).subspan(next_, slots_.size());
-        u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, nonce_ != 0);
+        if (use_.last == NO_SLOT) use_ = pool->use_of(std::span(keys_).subspan(next_), last_, u32(next_));
+        u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, use_, nonce_ != 0);
         result_.stored += fresh;
         result_.present += slots_.size() - fresh;
         next_ += slots_.size();

@@ -40,6 +40,7 @@ private:
     std::vector<u32> tokens_, slots_;
     u64 next_ = 0, nbytes_ = 0, nonce_ = 0, expires_ns_ = 0;  // nonce: of a plain value, else 0
     KvStored result_;
+    KvUse use_;
     u32 tenant_ = 0, last_ = NO_SLOT, owner_ = 0;
     KvPin pin_;                                  // on the block before `next`
 };

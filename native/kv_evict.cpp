@@ -7,7 +7,7 @@
 
 namespace osf {
 
-KvEviction::KvEviction(KvPool& pool) : pool_(pool) { look(pins_); }
+KvEviction::KvEviction(KvPool& pool, bool for_room) : pool_(pool), for_room_(for_room) { look(pins_); }
 
 // Pins of dead members count until they are reaped (tend): it is no harm to keep a block.
 void KvEviction::look(std::vector<u32>& pins) const {
@@ -33,11 +33,12 @@ bool KvEviction::doom(u32 slot) {
     swap(entry.state, u32(kv_leaving));
     step();
     doomed_.push_back(slot);
+    pool_.unlist(slot);
     if (!entry.parent) return true;
     KvEntry& parent = pool_.entry(entry.parent - 1);
     kv_inherit(parent, entry);
     parent.children--;
-    pool_.queue(entry.parent - 1);
+    pool_.list(entry.parent - 1);
     return true;
 }
 
@@ -49,10 +50,13 @@ u32 KvEviction::finish() {
         KvEntry& entry = pool_.entry(slot);
         if (entry.children || pinned(slot)) {    // somebody came between the two looks, for it or for a child that stays
             store(entry.state, u32(kv_live), std::memory_order_seq_cst);
-            if (entry.parent) pool_.entry(entry.parent - 1).children++;
-            pool_.queue(slot);
+            pool_.list(slot);
+            if (!entry.parent) continue;
+            pool_.entry(entry.parent - 1).children++;
+            pool_.list(entry.parent - 1);
             continue;
         }
+        if (for_room_) pool_.remember(entry);
         pool_.unlink(slot);
         store(entry.state, u32(kv_free), std::memory_order_seq_cst);
         step();
@@ -66,38 +70,52 @@ u32 KvEviction::finish() {
     return freed;
 }
 
+using Lowest = std::priority_queue<KvWorth, std::vector<KvWorth>, std::greater<>>;
+
+// The lowest of a sample, which is filled up again as blocks go: all leaves would be too many to look at, and their values change
+// with time, each in its own way, so that no order of them can be kept.
 u32 KvPool::evict_lowest(u32 want) {
-    KvEviction round(*this);
-    std::vector<u32> held;
-    KvItem item;
-    while (round.count() < want && pop(item)) {
-        KvEntry& entry = entries_[item.slot];
-        if (!leaf(entry)) continue;
-        if (kv_priority(entry, *head_) > item.priority) queue(item.slot);
-        else if (!round.doom(item.slot)) held.push_back(item.slot);
+    constexpr u32 SAMPLE = 512, MORE = 4;
+    KvEviction round(*this, true);
+    Lowest lowest;
+    const u64 clock = load(head_->clock);
+    auto ask = [&](u32 slot) {
+        if (!round.pinned(slot)) lowest.push(kv_worth(entries_[slot], slot, *head_, *tables_, clock));
+    };
+    bool all = false;
+    auto ask_some = [&](u32 most) {
+        if (all) return;
+        all = head_->leaf_count <= most;
+        for (u32 at = 0; at < std::min(head_->leaf_count, most); at++) ask(leaves_[all ? at : random() % head_->leaf_count]);
+    };
+    for (ask_some(SAMPLE); round.count() < want;) {
+        if (lowest.empty()) {
+            if (all) break;
+            ask_some(NO_SLOT);
+            continue;
+        }
+        const u32 slot = lowest.top().slot, parent = entries_[slot].parent;
+        lowest.pop();
+        if (!round.doom(slot)) continue;         // asked twice
+        if (parent && leaf(entries_[parent - 1])) ask(parent - 1);
+        if (lowest.size() < SAMPLE) ask_some(MORE);
     }
-    u32 freed = round.finish();
-    for (u32 slot : held) {                      // in use: as good as used now
-        kv_touch(entries_[slot], load(head_->clock));
-        queue(slot);
-    }
-    return freed;
+    return round.finish();
 }
 
 // A tenant at its quota gives up its own. Rare enough to look at all entries.
 u32 KvPool::evict_of(u32 tenant, u32 want) {
-    using Leaf = std::pair<u64, u32>;
-    std::priority_queue<Leaf, std::vector<Leaf>, std::greater<>> leaves;
-    for (u32 slot = 0; slot < head_->slots; slot++)
-        if (entries_[slot].tenant == tenant && leaf(entries_[slot])) leaves.emplace(kv_priority(entries_[slot], *head_), slot);
-    KvEviction round(*this);
-    while (round.count() < want && !leaves.empty()) {
-        u32 slot = leaves.top().second;
-        leaves.pop();
-        if (!round.doom(slot)) continue;
-        u32 parent = entries_[slot].parent;
-        if (parent && entries_[parent - 1].tenant == tenant && leaf(entries_[parent - 1]))
-            leaves.emplace(kv_priority(entries_[parent - 1], *head_), parent - 1);
+    Lowest lowest;
+    const u64 clock = load(head_->clock);
+    auto ask = [&](u32 slot) {
+        if (entries_[slot].tenant == tenant && leaf(entries_[slot])) lowest.push(kv_worth(entries_[slot], slot, *head_, *tables_, clock));
+    };
+    for (u32 slot = 0; slot < head_->slots; slot++) ask(slot);
+    KvEviction round(*this, true);
+    while (round.count() < want && !lowest.empty()) {
+        const u32 slot = lowest.top().slot, parent = entries_[slot].parent;
+        lowest.pop();
+        if (round.doom(slot) && parent) ask(parent - 1);
     }
     return round.finish();
 }
@@ -133,7 +151,7 @@ u32 KvPool::clear(u32 tenant) {
             KvEntry& entry = entries_[slot];
             if (entry.state != kv_live || !(entry.flags & kv_sticky) || (tenant != NO_SLOT && entry.tenant != tenant)) continue;
             store(entry.flags, entry.flags & ~u32(kv_sticky));
-            queue(slot);
+            list(slot);
         }
     }
     for (;;) {
@@ -149,7 +167,7 @@ bool KvPool::stick(u32 slot, bool on) {
     KvEntry& entry = entries_[slot];
     const bool was = entry.flags & kv_sticky;
     store(entry.flags, on ? entry.flags | kv_sticky : entry.flags & ~u32(kv_sticky));
-    queue(slot);
+    list(slot);
     return was;
 }
 

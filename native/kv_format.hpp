@@ -5,12 +5,14 @@
 //   heads      u32         a power of two of buckets: slot + 1 of the first entry whose key begins with the bucket's bits, 0: none
 //   entries    KvEntry     128 bytes a slot
 //   tokens     u32         block_tokens a slot: what the block is of, for those who want to compare
-//   queue      KvItem      16 bytes a slot: a heap of leaves by priority; derived
+//   leaves     u32         4 bytes a slot: the slots of the leaves, in any order; derived
 //   free       u32         4 bytes a slot: a stack of free slots; derived
+//   tables     KvTables    what the policy has learned: a hint
+//   ghosts     KvGhost     16 bytes each, 16 a slot, in sets of four: blocks that were evicted for want of room; hints
 //   data       bytes       stride a slot, page-aligned: the blocks
 //
-// A block is free, being filled by one member, live, or leaving. Entries are the truth: counts, queue and free stack are made again
-// from them when a process died with the pool's lock. A live entry's parent is live; so who keeps a block keeps all before it.
+// A block is free, being filled by one member, live, or leaving. Entries are the truth: counts, leaves and free stack are made again
+// from them when a process died with the pool's lock. Hints say only which leaf goes first: nothing else depends on them, whatever they hold. A live entry's parent is live; so who keeps a block keeps all before it.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +25,8 @@ constexpr u32 KV_VERSION = 1;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
 constexpr u32 NO_SLOT = ~0u;
+constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
+constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
 
 enum KvState : u32 { kv_free, kv_filling, kv_live, kv_leaving };
 enum KvFlags : u32 { kv_sticky = 1 };           // kept until somebody unpins it, whoever ends
@@ -37,22 +41,23 @@ struct KvHead {
     u32 version, entry_bytes;
     u64 block_bytes, stride;
     u32 slots, block_tokens, buckets, tenants;
-    u64 tenants_at, heads_at, entries_at, tokens_at, queue_at, free_at, data_at, bytes;
+    u64 tenants_at, heads_at, entries_at, tokens_at, leaves_at, free_at, tables_at, ghosts_at, data_at, bytes;
     u64 check;                                  // of everything above
     alignas(64) Lock lock;                      // of everything but look-ups
-    u32 free_count, queue_count, filling, live;
+    u32 free_count, leaf_count, filling, live;
     u32 linking, pad;                           // slot + 1 of the block that was published last: perhaps not yet in its bucket
     u64 tended_ns;                              // when somebody last looked for what dead processes left, monotonic
     u64 soonest_ns;                             // nothing expires before; 0: nothing at all
-    alignas(64) u64 clock;                      // blocks put so far: the time that priorities are in
+    u64 learn_at;                               // clock at which the policy learns next: a hint
+    alignas(64) u64 clock;                      // blocks put so far: the time that ages are in
     u64 values;                                 // plain values put so far: the next nonce
     alignas(64) u64 queries;
     u64 queried_blocks, hit_blocks;
     alignas(64) u64 stored_blocks;
     u64 evicted_blocks, declined_blocks, expired_blocks;
 };
-static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 112 && offsetof(KvHead, lock) == 128 && offsetof(KvHead, linking) == 152 &&
-              offsetof(KvHead, clock) == 192 && offsetof(KvHead, queries) == 256 && offsetof(KvHead, stored_blocks) == 320);
+static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 128 && offsetof(KvHead, lock) == 192 && offsetof(KvHead, linking) == 216 &&
+              offsetof(KvHead, clock) == 256 && offsetof(KvHead, queries) == 320 && offsetof(KvHead, stored_blocks) == 384);
 
 struct KvTenant {
     u64 id;                                     // of its name, 0: unused
@@ -71,16 +76,23 @@ struct KvEntry {
     // what changes with use
     u64 used;                                   // clock of the last use
     u32 hits, children;                         // children: derived
-    u32 owner, queued;                          // owner: member that fills it; queued: the queue has an item of it
+    u32 owner, leaf;                            // owner: member that fills it; leaf: 1 + its place among the leaves, 0: none; derived
     u64 nbytes, nonce;                          // of a plain value, in its first block
-    u64 unused[3];                              // room for a home host and a tier
+    u32 habit, pad;                             // what the policy knows of its last use, see kv_policy.hpp
+    u64 unused[2];                              // room for a home host and a tier
 };
 static_assert(sizeof(KvEntry) == 128 && offsetof(KvEntry, expires_ns) == 48 && offsetof(KvEntry, used) == 64 && offsetof(KvEntry, nbytes) == 88);
 
-struct KvItem {
-    u64 priority;
-    u32 slot, pad;
+struct KvTables {
+    float reused[KV_CLASSES][KV_AGES];          // blocks of a class used again at an age, fading
+    float values[KV_CLASSES][KV_AGES];          // what one of that class and age is worth
 };
+
+struct KvGhost {
+    u64 tag;                                    // the second word of its key | 1; 0: none
+    u64 what;                                   // bits 0 to 31 the clock at its last use, to 47 hits, to 63 habit; each cut
+};
+static_assert(sizeof(KvGhost) == 16);
 
 struct KvShape {
     u64 block_bytes;

@@ -40,8 +40,10 @@ KvHead kv_head(const KvShape& shape) {
     part(head.heads_at, 4ull * head.buckets);
     part(head.entries_at, sizeof(KvEntry) * slots);
     part(head.tokens_at, 4ull * shape.block_tokens * slots);
-    part(head.queue_at, sizeof(KvItem) * slots);
+    part(head.leaves_at, 4 * slots);
     part(head.free_at, 4 * slots);
+    part(head.tables_at, sizeof(KvTables));
+    part(head.ghosts_at, sizeof(KvGhost) * KV_GHOSTS * slots);
     head.data_at = align_up(at, PAGE);
     head.bytes = head.data_at + head.stride * slots;
     head.check = head_check(head);
@@ -56,6 +58,9 @@ void KvPool::format(Space& space, const Held& held, const KvShape& shape) {
     std::memset(base, 0, head.data_at);  // the array may be of recycled memory; blocks are overwritten before they are read
     u32* free = reinterpret_cast<u32*>(base + head.free_at);
     for (u32 at = 0; at < shape.slots; at++) free[at] = shape.slots - 1 - at;  // taken from the end: lowest first, so prompts lie in order
+    auto& tables = *reinterpret_cast<KvTables*>(base + head.tables_at);
+    for (auto& values : tables.values)           // least recently used, until something is learned
+        for (u32 age = 0; age < KV_AGES; age++) values[age] = float(1 / (1 + kv_age_from(age, head)));
     head.free_count = shape.slots;
     head.clock = 1;
     std::memcpy(base, &head, sizeof head);
@@ -81,8 +86,10 @@ KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), hel
     heads_ = reinterpret_cast<u32*>(base + head_->heads_at);
     entries_ = reinterpret_cast<KvEntry*>(base + head_->entries_at);
     tokens_ = reinterpret_cast<u32*>(base + head_->tokens_at);
-    queue_ = reinterpret_cast<KvItem*>(base + head_->queue_at);
+    leaves_ = reinterpret_cast<u32*>(base + head_->leaves_at);
     free_ = reinterpret_cast<u32*>(base + head_->free_at);
+    tables_ = reinterpret_cast<KvTables*>(base + head_->tables_at);
+    ghosts_ = reinterpret_cast<KvGhost*>(base + head_->ghosts_at);
     data_ = base + head_->data_at;
     mask_ = head_->buckets - 1;
     touched_ = std::vector<std::atomic<bool>>(head_->slots);
@@ -167,7 +174,7 @@ void KvPool::count_match(u32 slot, u64 queried, u64 hit) {
     add(head_->queried_blocks, queried);
     if (!hit) return;
     add(head_->hit_blocks, hit);
-    kv_match(entries_[slot], load(head_->clock, std::memory_order_relaxed));
+    kv_match(entries_[slot], load(head_->clock, std::memory_order_relaxed), queried, hit, *head_, *tables_);
 }
 
 u32 KvPool::tenant(std::string_view name, const u32* quota) {

@@ -35,7 +35,11 @@ struct KvAudit {            // what a walk found; all but the first three should
     u32 leaked = 0;         // being filled by a dead process, or in no list
     u32 orphans = 0;        // live blocks whose parent is not live, or not the one that their position says
     u32 unfindable = 0;     // live, but a look-up by its key does not lead there
-    u32 miscounted = 0;     // children, tenants' use, free stack, queue
+    u32 miscounted = 0;     // children, tenants' use, free stack, leaves
+};
+
+struct KvUse {              // of a put, for the policy
+    u32 habit = 0, last = NO_SLOT;  // last: position of the prompt's last block
 };
 
 class KvEviction;
@@ -66,7 +70,8 @@ public:
     // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is held by `pin`; both move on to the last of them. Blocks that came
     // meanwhile stay, and ours go; `whole`: if the first one came, all of ours. How many were new.
     u32 publish(std::span<const u32> slots, std::span<const KvKey> keys, u32& parent, u32 position, u64 expires_ns, KvPin& pin,
-                bool whole = false);
+                const KvUse& use, bool whole = false);
+    KvUse use_of(std::span<const KvKey> missing, u32 parent, u32 position) const;  // a put of them after `parent`
     void renew(u32 slot, u64 expires_ns);                    // it and all before it
 
     // Eviction
@@ -121,10 +126,17 @@ private:
     u32 drop_unused(u32 tenant, u32 most);
     void make_room(u32 want, u32 tenant);
     bool leaf(const KvEntry& entry) const { return entry.state == kv_live && !entry.children && !(entry.flags & kv_sticky); }
-    void queue(u32 slot);                                    // if it is a leaf, and not there yet
-    bool pop(KvItem& item);
-    void sift_up(u32 at);
-    void sift_down(u32 at);
+    void list(u32 slot);                                     // among the leaves if it is one, else not
+    void unlist(u32 slot);
+
+    // Hints
+    KvGhost* ghosts_of(u64 tag) const;                       // the set that may have it
+    KvGhost* ghost_of(u64 tag) const;                        // or null; also without the lock
+    void remember(const KvEntry& entry);
+    u32 recall(const KvKey& key);                            // how often it was used before; the ghost goes
+    void learn();                                            // if it is time
+    void learn_now(u64 clock);
+    u64 random();
 
     Held held_;
     KvHead* head_ = nullptr;
@@ -132,10 +144,11 @@ private:
     u32* heads_ = nullptr;
     KvEntry* entries_ = nullptr;
     u32* tokens_ = nullptr;
-    KvItem* queue_ = nullptr;
-    u32* free_ = nullptr;
+    u32 *leaves_ = nullptr, *free_ = nullptr;
+    KvTables* tables_ = nullptr;
+    KvGhost* ghosts_ = nullptr;
     char* data_ = nullptr;
-    u64 mask_ = 0, entries_offset_ = 0;
+    u64 mask_ = 0, entries_offset_ = 0, random_ = now_ns();
     std::vector<std::atomic<bool>> touched_;                 // by this process
 };
 

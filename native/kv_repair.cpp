@@ -26,11 +26,11 @@ void KvPool::recover() {
         KvEntry& entry = entries_[slot];
         if (entry.state == kv_filling && !space->members.alive(entry.owner)) store(entry.state, u32(kv_free), std::memory_order_seq_cst);
         step();
-        entry.children = entry.queued = 0;
+        entry.children = entry.leaf = 0;
     }
     // A block leaves its bucket before its slot counts as free, so no bucket leads to a free one. A live one may be missing.
     for (u32 at = 0; at < head_->tenants; at++) store(tenants_[at].used, 0u);
-    for (u32* count : {&head_->free_count, &head_->queue_count, &head_->filling, &head_->live}) store(*count, 0u);
+    for (u32* count : {&head_->free_count, &head_->leaf_count, &head_->filling, &head_->live}) store(*count, 0u);
     for (u32 slot = head_->slots; slot-- > 0;) {
         KvEntry& entry = entries_[slot];
         if (entry.state == kv_free) {
@@ -46,7 +46,7 @@ void KvPool::recover() {
         if (entry.parent) entries_[entry.parent - 1].children++;
     }
     head_->soonest_ns = 1;  // it may be anything: look
-    for (u32 slot = 0; slot < head_->slots; slot++) queue(slot);
+    for (u32 slot = 0; slot < head_->slots; slot++) list(slot);
 }
 
 void KvPool::reclaim() {
@@ -62,12 +62,13 @@ KvAudit KvPool::audit() {
     Guard guard(*this);
     KvAudit found;
     std::vector<u32> children(head_->slots), used(head_->tenants);
-    std::vector<u8> stacked(head_->slots), queued(head_->slots);
+    std::vector<u8> stacked(head_->slots);
     for (u32 at = 0; at < head_->free_count; at++) found.miscounted += stacked[free_[at]]++ != 0;
-    for (u32 at = 0; at < head_->queue_count; at++) found.miscounted += queued[queue_[at].slot]++ != 0;
+    u32 leaves = 0;
     for (u32 slot = 0; slot < head_->slots; slot++) {
         const KvEntry& entry = entries_[slot];
-        found.miscounted += queued[slot] != (entry.queued != 0) || (leaf(entry) && !queued[slot]);
+        leaves += leaf(entry);
+        found.miscounted += leaf(entry) != (entry.leaf != 0) || (entry.leaf && leaves_[entry.leaf - 1] != slot);
         found.leaked += (entry.state == kv_free) != (stacked[slot] != 0) || entry.state == kv_leaving;
         found.free += entry.state == kv_free;
         found.filling += entry.state == kv_filling;
@@ -88,7 +89,7 @@ KvAudit KvPool::audit() {
     for (u32 slot = 0; slot < head_->slots; slot++)
         if (entries_[slot].state == kv_live) found.miscounted += children[slot] != entries_[slot].children;
     for (u32 at = 0; at < head_->tenants; at++) found.miscounted += used[at] != tenants_[at].used;
-    found.miscounted += found.free != head_->free_count || found.filling != head_->filling || found.live != head_->live;
+    found.miscounted += found.free != head_->free_count || found.filling != head_->filling || found.live != head_->live || leaves != head_->leaf_count;
     return found;
 }
 

@@ -82,7 +82,7 @@ void KvPool::give_back(std::span<const u32> slots, u32 owner) noexcept {
 }
 
 u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32& parent, u32 position, u64 expires_ns, KvPin& pin,
-                    bool whole) {
+                    const KvUse& use, bool whole) {
     constexpr u64 ROUND = 256;
     u32 fresh = 0;
     bool late = false;
@@ -105,20 +105,24 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
             store(entry.parent, parent == NO_SLOT ? 0 : parent + 1);
             store(entry.position, position + u32(at));
             store(entry.expires_ns, expires_ns);
-            kv_began(entry, clock);
+            kv_began(entry, clock, recall(keys[at]), use.habit | (position + at == use.last ? KV_TIP : 0));
             store(head_->linking, slot + 1);
             step();
             store(entry.state, u32(kv_live), std::memory_order_seq_cst);  // from here it is there, whoever dies
             step();
             link(slot);
-            if (parent != NO_SLOT) entries_[parent].children++;
+            if (parent != NO_SLOT) {
+                entries_[parent].children++;
+                unlist(parent);
+            }
             change(head_->filling, -1);
             change(head_->live, 1);
-            queue(slot);
+            list(slot);
             parent = slot;
             fresh++;
         }
         pin.move(parent);
+        learn();
     }
     std::atomic_ref<u64>(head_->stored_blocks).fetch_add(fresh, std::memory_order_relaxed);
     return fresh;

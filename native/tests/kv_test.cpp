@@ -1,6 +1,8 @@
 // KV pools: what is found, what goes first, what stays; and threads that put, match and evict at once.
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <random>
 #include <thread>
 
 #include "kv_prompts.hpp"
@@ -183,6 +185,62 @@ static void threads_put_match_and_evict(u32 slots, int rounds) {
 }
 
 // Between finding a block and holding it, it may go, and its slot may get another.
+// Whatever they hold, they only say what goes first.
+static void damaged_hints_do_no_harm() {
+    context = "damaged hints";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 40);
+    KvHead& head = pool->head();
+    std::mt19937_64 random(7);
+    for (int round = 0; round < 300; round++) {
+        char* base = reinterpret_cast<char*>(&head);
+        for (u64 at = head.tables_at; at + 8 <= head.data_at; at += 8) {  // tables and ghosts
+            u64 word = round % 3 ? random() : ~0ull;
+            std::memcpy(base + at, &word, 8);
+        }
+        for (u32 slot = 0; slot < head.slots; slot++) {
+            pool->entry(slot).habit = pool->entry(slot).hits = u32(random());
+            pool->entry(slot).used = random();
+        }
+        head.learn_at = random();
+        std::string text(1 + random() % 20, 'a');
+        for (char& letter : text) letter = char('a' + random() % 3);
+        look(pool, prompt(text));
+        KvStored stored = put(pool, prompt(text));
+        CHECK(stored.stored + stored.present == text.size());
+        CHECK(look(pool, prompt(text)) == text.size());
+    }
+    check_sound(*pool);
+}
+
+// Prompts that come back while others come once are kept, though more blocks than there is room for come between.
+static void what_comes_back_is_kept() {
+    context = "what comes back";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 200);
+    u32 next = 1000;
+    u64 found = 0, asked = 0;
+    Prompt once(8 * TOKENS);
+    for (int round = 0; round < 100; round++) {
+        for (u32 regular = 0; regular < 10; regular++) {
+            for (int other = 0; other < 4; other++, next += 8 * TOKENS) {
+                std::iota(once.begin(), once.end(), next);
+                put(pool, once);
+            }
+            Prompt tokens(8 * TOKENS, regular);
+            u64 hit = look(pool, tokens);
+            put(pool, tokens);
+            if (round < 50) continue;
+            found += hit;
+            asked += 8;
+        }
+    }
+    CHECK(found * 10 > asked * 8);                               // least recently used would find none
+    check_sound(*pool);
+}
+
 static void a_block_that_went_is_not_held() {
     context = "hold too late";
     Place place;
@@ -234,6 +292,8 @@ int main() {
     values_are_whole_or_not_there();
     a_block_that_went_is_not_held();
     what_stays_is_always_found();
+    damaged_hints_do_no_harm();
+    what_comes_back_is_kept();
     for (unsigned seed = 1; seed <= 3; seed++) what_is_there_equals_a_tree(seed);
     threads_put_match_and_evict(12, UNDER_TSAN ? 1500 : 10'000);
     threads_put_match_and_evict(300, UNDER_TSAN ? 1500 : 10'000);

@@ -32,6 +32,7 @@ HOSTS = {
 }
 KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
 TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
+KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -62,12 +63,20 @@ def test_kv_benchmark_writes_its_rows(tmp_path: Path) -> None:
     assert all(row["value"] > 0 for row in rows.values())
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_transformers_benchmark_writes_its_rows(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     rows = rows_of(tmp_path / "rows.json", "kv_ttft.py")
     assert rows.keys() == TTFT
     assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.serial
+def test_kv_trace_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "kv_trace.py")
+    assert rows.keys() == KV_TRACE
+    assert all(row["value"] < 1 for row in rows.values())
 
 
 @pytest.mark.serial

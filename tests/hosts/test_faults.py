@@ -21,7 +21,7 @@ EVENTS = {"kill_client": 22, "kill_keeper": 12, "kill_host": 6, "cut_link": 10}
 @pytest.mark.parametrize("part", range(40 if SOAK else 2))
 def test_nothing_is_torn_stale_or_invented_and_nobody_hangs(three: Cluster, part: int) -> None:
     assert sum(EVENTS.values()) == 50
-    Storm(three, SEED + part).run(EVENTS, pause=0.5)
+    Storm(three, SEED + part).run(EVENTS, pause=0.3)
 
 
 # The judge itself

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from openshelf import KVPool, Layout, Space
+from openshelf import KVPool, Layout, Space, _core
 from openshelf.kv import Hit
 
 BLOCK = 4
@@ -17,9 +17,9 @@ Path = Sequence[int]
 
 
 def small_pool(space: Space, blocks: int = 64, **options: Any) -> KVPool:
-    """A pool of about so many blocks."""
+    """A pool of so many blocks."""
     size = LAYOUT.block_bytes(BLOCK)
-    return KVPool(space, LAYOUT, BLOCK, capacity=80 * 1024 + blocks * (size + 192) + 8 * blocks, **options)
+    return KVPool(space, LAYOUT, BLOCK, capacity=_core.KVCore.bytes_needed(size, BLOCK, blocks), **options)
 
 
 def tokens_of(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:

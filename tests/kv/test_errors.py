@@ -122,7 +122,7 @@ def test_no_room_for_one_block(space: Space) -> None:
 
 
 def test_a_prompt_longer_than_the_pool_is_declined_in_part(space: Space) -> None:
-    with KVPool(space, LAYOUT, BLOCK, capacity="80KiB", name="tiny") as pool:
+    with KVPool(space, LAYOUT, BLOCK, capacity="104KiB", name="tiny") as pool:
         capacity = pool.stats()["capacity_blocks"]
         done = put(pool, [1] * (capacity + 5))
         assert (done.stored, done.declined) == (capacity, 5)
@@ -180,7 +180,7 @@ def test_bad_puts_values_and_drafts(pool: KVPool) -> None:
         draft.abandon()
 
 
-@pytest.mark.parametrize("offset", range(0, 120, 3))
+@pytest.mark.parametrize("offset", range(0, 136, 3))
 def test_a_damaged_head_is_refused(space: Space, offset: int) -> None:
     with KVPool(space, LAYOUT, BLOCK, capacity="1MiB") as pool:
         put(pool, [1])
