@@ -21,5 +21,10 @@ def describe(space: Space, name: str = "kv") -> dict[str, Any]:
     if pool is None:
         there = ", ".join(repr(one) for one in pools(space)) or "none"
         raise UnknownName(f"there is no pool {name!r} in this space; there is: {there}")
+    return {"pool": name, **facts_of(pool)}
+
+
+def facts_of(pool: _core.KVCore) -> dict[str, Any]:
+    """Capacity and use in blocks, what was done so far, and what each tenant has of it."""
     tenants = {tenant: {"quota_blocks": quota, "blocks": used} for tenant, quota, used in pool.tenants()}
-    return {"pool": name, **pool.stats(), "tenants": tenants}
+    return {**pool.stats(), "tenants": tenants}

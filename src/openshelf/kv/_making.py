@@ -11,6 +11,7 @@ from openshelf import _core
 from openshelf.errors import Mismatch, NoRoom
 from openshelf.kv._layout import Layout
 from openshelf.space import Space, format_size, parse_size
+from openshelf.space._cluster import Cluster
 
 _SLOTS_MAX = (1 << 30) - 1
 
@@ -18,7 +19,9 @@ _SLOTS_MAX = (1 << 30) - 1
 def core_of(space: Space) -> _core.Core:
     """What a space is on this host."""
     native = space._native
-    return native if isinstance(native, _core.Core) else native.core  # type: ignore[attr-defined]
+    core = native.core if isinstance(native, Cluster) else native
+    assert isinstance(core, _core.Core)
+    return core
 
 
 def open_or_make(

@@ -19,6 +19,7 @@ from openshelf.kv._background import later
 from openshelf.kv._draft import Draft
 from openshelf.kv._geometry import Geometry
 from openshelf.kv._hit import Hit
+from openshelf.kv._inspect import facts_of
 from openshelf.kv._keys import root_key
 from openshelf.kv._layout import Layout
 from openshelf.kv._making import open_or_make
@@ -184,9 +185,7 @@ class KVPool:
 
     def stats(self) -> dict[str, Any]:
         """Capacity and use in blocks, and what was asked, found, stored, evicted and declined so far, by everybody."""
-        stats: dict[str, Any] = dict(self._core.stats())
-        stats["tenants"] = {name: {"quota_blocks": quota, "blocks": used} for name, quota, used in self._core.tenants()}
-        return stats
+        return facts_of(self._core)
 
     def check(self) -> dict[str, int]:
         """Walks all blocks and counts what should not be: leaked, orphaned, unfindable or miscounted ones."""
