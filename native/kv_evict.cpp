@@ -150,7 +150,7 @@ u32 KvPool::clear(u32 tenant) {
         for (u32 slot = 0; slot < head_->slots; slot++) {
             KvEntry& entry = entries_[slot];
             if (entry.state != kv_live || !(entry.flags & kv_sticky) || (tenant != NO_SLOT && entry.tenant != tenant)) continue;
-            store(entry.flags, entry.flags & ~u32(kv_sticky));
+            store(entry.flags, u16(entry.flags & ~kv_sticky));
             list(slot);
         }
     }
@@ -166,7 +166,7 @@ bool KvPool::stick(u32 slot, bool on) {
     Guard guard(*this);
     KvEntry& entry = entries_[slot];
     const bool was = entry.flags & kv_sticky;
-    store(entry.flags, on ? entry.flags | kv_sticky : entry.flags & ~u32(kv_sticky));
+    store(entry.flags, u16(on ? entry.flags | kv_sticky : entry.flags & ~kv_sticky));
     list(slot);
     return was;
 }

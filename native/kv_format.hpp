@@ -29,7 +29,7 @@ constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
 constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
 
 enum KvState : u32 { kv_free, kv_filling, kv_live, kv_leaving };
-enum KvFlags : u32 { kv_sticky = 1 };           // kept until somebody unpins it, whoever ends
+enum KvFlags : u16 { kv_sticky = 1 };           // kept until somebody unpins it, whoever ends
 
 struct KvKey {
     u64 words[4];
@@ -72,7 +72,8 @@ struct KvEntry {
     u32 state, next;                            // next: slot + 1 in its bucket
     u32 parent, position;                       // parent: slot + 1, 0 for the first block; position: blocks before it
     u64 expires_ns;                             // since 1970; 0: never
-    u32 tenant, flags;
+    u16 tenant, flags;
+    u32 life;                                   // odd while key and next change: who reads them reads it before and after
     // what changes with use
     u64 used;                                   // clock of the last use
     u32 hits, children;                         // children: derived

@@ -9,6 +9,8 @@ void KvPool::link(u32 slot) {
     u32& head = bucket(entry);
     store(entry.next, load(head));
     step();
+    store(entry.life, (entry.life + 1) & ~1u);
+    step();
     store(head, slot + 1, std::memory_order_seq_cst);
     step();
 }

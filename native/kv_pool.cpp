@@ -117,25 +117,26 @@ KvPool::Guard::Guard(KvPool& pool) : pool_(pool) {
 bool KvPool::has_key(u32 slot, const KvKey& key) const {
     const KvEntry& entry = entries_[slot];
     for (int at = 0; at < 4; at++)
-        if (load(entry.key[at], std::memory_order_relaxed) != key.words[at]) return false;
+        if (load(entry.key[at], std::memory_order_acquire) != key.words[at]) return false;
     return true;
 }
 
-// Without a lock. An entry that the walk stands on may be freed and used for another block. Its key is written before `next`, so whoever
-// reads a new `next` reads the new key after it: if that is of another bucket, the walk begins again. Entries of this bucket
-// lead on to what followed them, removed or not.
+// Without a lock. An entry that the walk stands on may be freed and used for another block, even for several one after the other: if it
+// is of another life after it was read than before, or of another bucket, the walk begins again. Entries of this bucket lead on to what
+// followed them, removed or not.
 u32 KvPool::find(const KvKey& key) const {
     const u64 bits = key.words[0] & mask_;
-    auto of_bucket = [&](const KvEntry& entry) { return (load(entry.key[0], std::memory_order_relaxed) & mask_) == bits; };
+    auto of_bucket = [&](const KvEntry& entry) { return (load(entry.key[0], std::memory_order_acquire) & mask_) == bits; };
     for (int attempt = 0; attempt < 1000; attempt++) {
         bool strayed = false;
         u32 at = load(heads_[bits], std::memory_order_acquire);
         for (u32 hops = 0; at && !strayed; hops++) {
             if (!valid(at - 1) || hops > 1000) break;        // damaged, or turning in circles with those who change it
             const KvEntry& entry = entries_[at - 1];
+            const u32 life = load(entry.life, std::memory_order_acquire);
             if (has_key(at - 1, key) && load(entry.state, std::memory_order_acquire) == kv_live) return at - 1;
             at = load(entry.next, std::memory_order_acquire);
-            strayed = !of_bucket(entry);
+            strayed = !of_bucket(entry) || (life & 1) || load(entry.life, std::memory_order_acquire) != life;
         }
         if (!at && !strayed) return NO_SLOT;
     }

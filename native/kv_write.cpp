@@ -15,8 +15,9 @@ u32 KvPool::take_free(u32 want, u32 tenant, std::vector<u32>& out) {
         u32 slot = free_[head_->free_count - 1];
         KvEntry& entry = entries_[slot];
         entry.owner = self;
-        entry.tenant = tenant;
-        entry.flags = entry.children = 0;
+        entry.tenant = u16(tenant);
+        entry.flags = 0;
+        entry.children = 0;
         entry.nbytes = entry.nonce = entry.parent = 0;
         store(entry.state, u32(kv_filling));
         step();
@@ -101,7 +102,8 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
                 parent = there;
                 continue;
             }
-            for (int word = 0; word < 4; word++) store(entry.key[word], keys[at].words[word], std::memory_order_relaxed);
+            store(entry.life, entry.life | 1);
+            for (int word = 0; word < 4; word++) store(entry.key[word], keys[at].words[word]);
             store(entry.parent, parent == NO_SLOT ? 0 : parent + 1);
             store(entry.position, position + u32(at));
             store(entry.expires_ns, expires_ns);
