@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from openshelf.show.tour import Failed, Host, Line, TwoHosts
+from peers import Absent, free_port, needs
 
 PROCESS = str(Path(__file__).with_name("hosts_peer_process.py"))
-
-
-class Absent(Exception):
-    """The peer cannot run here, and why."""
 
 
 class Peer:
@@ -55,16 +50,6 @@ def line_to(host: Host, home: Path, kind: str, side: str, *arguments: str, **env
     line = Line(home / f"{kind}-{side}")
     command = [*host.enter, sys.executable, PROCESS, kind, side, str(line.path), *arguments]
     return line.run(command, os.environ | environment)
-
-
-def needs(module: str, what: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise Absent(f"{what} is not installed")
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 class Redis(Peer):

@@ -12,15 +12,14 @@ import importlib
 import multiprocessing
 import os
 import pickle
-import shutil
 import socket
 import statistics
-import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from multiprocessing import shared_memory
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,12 @@ from rich.progress import track
 
 from openshelf import Space
 from openshelf.space import format_size
+from peers import Absent, Server
 from side_by_side import Report, Row, arguments, p99
 
 SIZES = (8, 4 << 10, 1 << 20, 64 << 20)
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 OPERATIONS = ("put", "get", "get + read")
-
-
-class Absent(Exception):
-    """The peer cannot run here, and why."""
 
 
 class Peer(ABC):
@@ -129,25 +125,6 @@ class Ray(Peer):
         self.ray.shutdown()
 
 
-class Server:
-    """A server process of ours, ended by its pid."""
-
-    def __init__(self, command: list[str], path: str) -> None:
-        if shutil.which(command[0]) is None:
-            raise Absent(f"{command[0]} is not installed")
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(200):
-            if os.path.exists(path):
-                return
-            time.sleep(0.02)
-        self.process.kill()
-        raise Absent(f"{command[0]} did not start")
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-
-
 class Redis(Peer):
     name = "redis"
 
@@ -157,7 +134,9 @@ class Redis(Peer):
         except ImportError as error:
             raise Absent("the redis client is not installed") from error
         path = f"{home}/redis.sock"
-        self.server = Server(["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", home], path)
+        command = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", home]
+        self.server = Server(command, lambda: os.path.exists(path), Path(home, "redis.log"))
+        self.server.wait()
         self.client = client.Redis(unix_socket_path=path)
 
     def put(self, name: str, array: Bytes) -> None:
@@ -180,7 +159,9 @@ class Memcached(Peer):
             raise Absent("pymemcache is not installed") from error
         path = f"{home}/memcached.sock"
         user = ["-u", "root"] if os.getuid() == 0 else []
-        self.server = Server(["memcached", "-s", path, "-m", "1024", "-I", "128m", *user], path)
+        command = ["memcached", "-s", path, "-m", "1024", "-I", "128m", *user]
+        self.server = Server(command, lambda: os.path.exists(path), Path(home, "memcached.log"))
+        self.server.wait()
         self.client = module.Client(path)
 
     def put(self, name: str, array: Bytes) -> None:
