@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-hosts-peers clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -62,7 +62,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
-	$(BIN)/python bench/kv.py
+	$(BIN)/python bench/kv_peers.py
 	$(BIN)/python bench/kv_trace.py
 	$(BIN)/python bench/hosts.py
 
@@ -73,6 +73,23 @@ bench-peers: $(VENV)/.built
 	$(BIN)/pip install -q -r bench/peers.txt
 	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
 	$(BIN)/python bench/space_peers.py
+
+# The peers of bench/kv_peers.py, which skips those that are missing. LMCache wants an older numpy, so they have an
+# environment of their own, which sees the other one: Openshelf, torch and transformers are there.
+KV_PEERS := build/kv-peers-venv
+$(KV_PEERS)/.built: bench/kv_peers.txt $(VENV)/.built $(VENV)/.test
+	$(PYTHON) -m venv $(KV_PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(KV_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
+	$(KV_PEERS)/bin/pip install -q -r bench/kv_peers.txt
+	$(KV_PEERS)/bin/pip install -q --no-deps lmcache==0.5.6
+	touch $@
+
+KV_LIBRARIES := libibverbs.so.1 libcurl.so.4 libnuma.so.1
+bench-kv-peers: $(KV_PEERS)/.built
+	( command -v redis-server && for l in $(KV_LIBRARIES); do /sbin/ldconfig -p | grep -F $$l || exit 1; done ) > /dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq redis-server libibverbs1 libcurl4 libnuma1; }
+	$(KV_PEERS)/bin/python bench/kv_peers.py
 
 # The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
 bench-hosts-peers: $(VENV)/.built $(VENV)/.test

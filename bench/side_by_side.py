@@ -91,7 +91,7 @@ def machine() -> dict[str, Any]:
 def arguments(description: str, *, with_peers: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     if with_peers:
-        parser.add_argument("--no-peers", action="store_true", help="only what has a bar")
+        parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--quick", action="store_true", help="under 50 s")
     parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
     return parser.parse_args()

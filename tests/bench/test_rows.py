@@ -31,6 +31,7 @@ HOSTS = {
     "hosts.idle",
 }
 KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
+KV_PEERS = {"kv.x_mooncake", "kv.x_redis", "kv.x_lmcache_mp"}
 TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
 KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
@@ -58,9 +59,23 @@ def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
 
 @pytest.mark.serial
 def test_kv_benchmark_writes_its_rows(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path / "rows.json", "kv.py")
-    assert rows.keys() >= KV
-    assert all(row["value"] > 0 for row in rows.values())
+    rows = rows_of(tmp_path / "rows.json", "kv_peers.py", "--no-peers")
+    assert rows.keys() >= KV | KV_PEERS
+    for id, row in rows.items():
+        if id.startswith("kv.x_"):
+            assert row["value"] is None
+            assert row["note"].startswith("skipped")
+        else:
+            assert row["value"] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_kv_benchmark_measures_its_peers_or_says_why_not(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "kv_peers.py")
+    assert rows.keys() >= KV | KV_PEERS
+    for row in rows.values():
+        assert (row["value"] is None) == row["note"].startswith("skipped")
 
 
 @pytest.mark.soak
