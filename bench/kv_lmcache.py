@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kv_stores import BLOCKS, TOKENS, Array, Store, in_another_process, prefix_cache
+from kv_stores import BLOCKS, PREFIX_START, PUT_START, TOKENS, Array, Store, in_another_process, prefix_cache
 from peers import Server, free_port, listens, needs
 
 CHUNK = 256
@@ -100,7 +100,7 @@ class LMCacheServer(Store):
         ]  # fmt: skip
         self.server = Server(command, listens(self.port), home / "lmcache.log", QUIET)
         self.closing.callback(self.server.stop)
-        self.tokens = tuple(range(500_000, 500_000 + TOKENS))
+        self.tokens = tuple(range(PREFIX_START, PREFIX_START + TOKENS))
         self.numbers = itertools.count(1)
         self.request, self.held = "", None
 
@@ -135,7 +135,7 @@ class LMCacheServer(Store):
         return [pages.numpy() for pages in worker.pages.values()]
 
     def put(self) -> None:
-        first = 1_000_000 + next(self.numbers) * 10_000
+        first = PUT_START + next(self.numbers) * 10_000
         self.request = f"put{first}"
         self.worker.store(self.request, tuple(range(first, first + TOKENS)))
 
@@ -184,7 +184,7 @@ class LMCacheLocal(Store):
     def __init__(self) -> None:
         super().__init__()
         needs("lmcache", "lmcache")
-        self.firsts = itertools.count(1_000_000, 10_000)
+        self.firsts = itertools.count(PUT_START, 10_000)
 
     def fill(self) -> None:
         os.environ.update(QUIET)
@@ -205,7 +205,7 @@ class LMCacheLocal(Store):
         )
         self.closing.callback(builder.destroy, "bench")
         self.engine.post_init()
-        self.tokens = self.torch.arange(500_000, 500_000 + TOKENS)
+        self.tokens = self.torch.arange(PREFIX_START, PREFIX_START + TOKENS)
         self.slots = self.torch.arange(TOKENS)
         self.engine.store(self.tokens, kvcaches=[], slot_mapping=self.slots)
 

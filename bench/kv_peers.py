@@ -4,11 +4,11 @@ Llama-3.1-8B's cache in float16, blocks of 16 tokens: 2 MiB each. memcpy is one 
 arrays with the same page size.
 
 The peers, Mooncake Store, Redis and LMCache, get what a worker wants: a prefix of 2,048 tokens that another process
-stored, from its tokens (or keys) to memory that can be read, one load from each piece included, letting go of it not.
-`kv.x_PEER`, which has the bar, takes everybody's quickest way: for ours and for those that can, reading in place.
-`.block` is the same for the least that is found; in `.copy` all copy the prefix into memory of this process; `.put`
-stores as much. Values are how many times as fast as the peer ours is; the note has the times. `make bench-kv-peers`
-installs the peers; one that is absent is skipped with the reason.
+stored, from its tokens (or keys) to memory that can be read, one load from each piece included.
+`kv.x_PEER`, which has the bar, takes everybody's quickest way: for ours and for those that can, reading in place;
+`.use` includes letting go of it. `.block` is the least that is found; in `.copy` all copy the prefix into memory of
+this process; `.put` stores as much. Values are how many times as fast as the peer ours is; the note has the times.
+`make bench-kv-peers` installs the peers; one that is absent is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -26,15 +26,34 @@ import numpy as np
 from rich.progress import track
 
 from kv_lmcache import LMCacheLocal, LMCacheServer
-from kv_stores import BLOCKS, LLAMA, Array, Mooncake, MooncakeNode, MooncakeTcp, Openshelf, Redis, Store, private
+from kv_stores import (
+    BLOCKS,
+    LLAMA,
+    Array,
+    Mooncake,
+    MooncakeHot,
+    MooncakeNode,
+    MooncakeTcp,
+    Openshelf,
+    Redis,
+    Store,
+    private,
+)
 from openshelf import KVPool, Layout, Space
 from peers import Absent
 from side_by_side import Report, Row, arguments, compare, p99, paired, timed
 
 TOKENS = 131_072
 SMALL = Layout("small", layers=1, heads=1, head_dim=8, dtype="float32")
-BARS = {"mooncake": ">= 10", "mooncake_tcp": "", "redis": ">= 10", "lmcache_mp": ">= 1", "lmcache_local": ""}
-KINDS = ("prefix", "block", "copy", "put")
+BARS = {
+    "mooncake": ">= 10",
+    "mooncake_tcp": "",
+    "mooncake_hot": "",
+    "redis": ">= 10",
+    "lmcache_mp": ">= 1",
+    "lmcache_local": "",
+}
+KINDS = ("prefix", "use", "block", "copy", "put")
 NBYTES = BLOCKS * 2 << 20
 
 
@@ -128,15 +147,18 @@ def peers(home: Path, wanted: bool, quick: bool) -> Iterator[tuple[list[Store], 
             except Absent as reason:
                 absent.update(dict.fromkeys(ids, str(reason)))
 
-        def mooncake() -> list[Store]:
-            node = MooncakeNode(home)
+        def mooncake(hot: bool, *kinds: type[Mooncake]) -> list[Store]:
+            node = MooncakeNode(home, hot=hot)
             stack.callback(node.close)
-            return [Mooncake(node)] if quick else [Mooncake(node), MooncakeTcp(node)]
+            return [kind(node) for kind in kinds]
 
         attempt(("lmcache_mp",), lambda: [LMCacheServer(home)])  # first: it takes longest to start
-        attempt(("mooncake", "mooncake_tcp"), mooncake)
         attempt(("redis",), lambda: [Redis(home)])
-        if not quick:
+        if quick:
+            attempt(("mooncake",), lambda: mooncake(False, Mooncake))
+        else:
+            attempt(("mooncake", "mooncake_tcp"), lambda: mooncake(False, Mooncake, MooncakeTcp))
+            attempt(("mooncake_hot",), lambda: mooncake(True, MooncakeHot))
             attempt(("lmcache_local",), lambda: [LMCacheLocal()])
         present = []
         for store in sorted(made, key=lambda store: list(BARS).index(store.id)):
@@ -165,15 +187,18 @@ def seconds_of(store: Store, kind: str) -> float:
         took = timed(store.put)
         store.forget()
         return took
-    get: Callable[[], list[Array]] = getattr(store, kind)
+    get: Callable[[], list[Array]] = store.prefix if kind == "use" else getattr(store, kind)
     times = 20 if kind == "block" else 1
     total = 0.0
     for _ in range(times):
         started = time.perf_counter()
-        for array in get():
+        arrays = get()
+        for array in arrays:
             array.item(0)
-        total += time.perf_counter() - started
+        readable = time.perf_counter()
+        del array, arrays
         store.release()
+        total += (time.perf_counter() if kind == "use" else readable) - started
     return total / times
 
 
@@ -181,6 +206,7 @@ def case_of(kind: str, peer: Store) -> str:
     size = f"{BLOCKS * 16:,} tokens, 256 MiB"
     return {
         "prefix": f"a prefix of {size}, readable: match + views",
+        "use": f"a prefix of {size}, readable and let go",
         "block": "a 2 MiB block, readable: match + view" + (f"; theirs a {peer.unit}" if "chunk" in peer.unit else ""),
         "copy": f"a prefix of {size}, copied: match + read",
         "put": f"put of {size}",
@@ -190,7 +216,7 @@ def case_of(kind: str, peer: Store) -> str:
 def beside(report: Report, ours: Store, peer: Store, kind: str, pairs: int) -> None:
     mine, other, again = paired(lambda: seconds_of(ours, kind), lambda: seconds_of(peer, kind), pairs)
     best, theirs = min(mine + again), min(other)
-    if kind in ("prefix", "block"):
+    if kind in ("prefix", "use", "block"):
         note = f"{best * 1e3:.3g} and {theirs * 1e3:.3g} ms (medians {statistics.median(mine) * 1e3:.3g} and "
         note += f"{statistics.median(other) * 1e3:.3g})"
     else:
@@ -210,7 +236,8 @@ def against_peers(report: Report, ours: Openshelf, home: Path, wanted: bool, qui
                 check(store, checksum([ours.cache]))
         for kind in track(KINDS, "peers", disable=not present):  # puts last: they may evict the prefix
             for peer in present:
-                beside(report, ours, peer, kind, 2 if quick else 15)
+                if not quick or kind != "use":
+                    beside(report, ours, peer, kind, 15 if not quick else 4 if kind == "prefix" else 2)
         for id, reason in absent.items():
             report.add(Row(f"kv.x_{id}", "", None, "x", id, None, None, bar=BARS[id], note=f"skipped: {reason}"))
 

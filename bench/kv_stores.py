@@ -29,6 +29,7 @@ LLAMA = Layout("llama", layers=32, heads=8, head_dim=128, dtype="float16")
 BLOCKS = 128  # of LLAMA: 256 MiB, where memcpy is at its best
 TOKENS = BLOCKS * 16
 BLOCK_NBYTES = 2 << 20
+PREFIX_START, PUT_START = 30_000_000, 40_000_000  # the first tokens of what is read and of what is put
 Array = np.ndarray[Any, Any]
 
 
@@ -105,7 +106,7 @@ class Store(ABC):
 
 def _store_in_pool(space_name: str) -> None:
     with Space.open(space_name) as space, KVPool(space, LLAMA) as pool:
-        stored = pool.put(np.arange(TOKENS) + 500_000, prefix_cache())
+        stored = pool.put(np.arange(TOKENS) + PREFIX_START, prefix_cache())
         assert stored.declined == 0
 
 
@@ -115,9 +116,9 @@ class Openshelf(Store):
     def __init__(self, space_name: str, pool: KVPool) -> None:
         super().__init__()
         self.space_name, self.pool = space_name, pool
-        self.tokens = np.arange(TOKENS) + 500_000
+        self.tokens = np.arange(TOKENS) + PREFIX_START
         self.cache, self.target = prefix_cache(), private(LLAMA.shape(TOKENS))
-        self.firsts = itertools.count(20_000_000, 10_000)
+        self.firsts = itertools.count(PUT_START, 10_000)
         self.hit: Any = None
 
     def fill(self) -> None:
@@ -194,11 +195,22 @@ class Redis(Store):
         _set_in_redis(self.client, self.values)
 
 
-class MooncakeNode:
-    """A master, and the client process of this host that has the memory. Blocks that are read it also keeps in a part
-    of it that others map ("local hot cache"), so that the shared-memory client need not copy them."""
+HOT_CACHE = {
+    "MC_STORE_LOCAL_HOT_CACHE_SIZE": str(2 * BLOCKS * BLOCK_NBYTES),
+    "MC_STORE_LOCAL_HOT_BLOCK_SIZE": str(BLOCK_NBYTES),
+    "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1",
+    "MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD": "1",
+}
 
-    def __init__(self, home: Path) -> None:
+
+class MooncakeNode:
+    """A master, and the client process of this host that has the memory.
+
+    `hot`: with what Mooncake calls a local hot cache, which is off unless asked for: blocks that were read are also
+    copied to where processes of this host map them, and not copied when they are read again.
+    """
+
+    def __init__(self, home: Path, *, hot: bool = False) -> None:
         needs("mooncake", "mooncake-transfer-engine-non-cuda")
         self.master_port, self.port = free_port(), free_port()
         bin = Path(sys.executable).parent
@@ -206,7 +218,7 @@ class MooncakeNode:
             master = Server(
                 [str(bin / "mooncake_master"), "--rpc_address=127.0.0.1", f"--rpc_port={self.master_port}",
                  f"--metrics_port={free_port()}", "--enable_metric_reporting=false"],
-                listens(self.master_port), home / "mooncake_master.log",
+                listens(self.master_port), home / f"mooncake_master{hot}.log",
             )  # fmt: skip
             closing.callback(master.stop)
             master.wait()
@@ -214,10 +226,8 @@ class MooncakeNode:
                 [str(bin / "mooncake_client"), "--host=127.0.0.1", f"--port={self.port}", "--protocol=tcp",
                  "--metadata_server=P2PHANDSHAKE", f"--master_server_address=127.0.0.1:{self.master_port}",
                  "--global_segment_size=1GB"],
-                listens(self.port), home / "mooncake_client.log",
-                {"MC_STORE_LOCAL_HOT_CACHE_SIZE": str(2 * BLOCKS * BLOCK_NBYTES),
-                 "MC_STORE_LOCAL_HOT_BLOCK_SIZE": str(BLOCK_NBYTES), "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1",
-                 "MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD": "1"},
+                listens(self.port), home / f"mooncake_client{hot}.log",
+                HOT_CACHE if hot else {},
             )  # fmt: skip
             closing.callback(client.stop)
             client.wait()
@@ -243,7 +253,10 @@ def _store_in_mooncake(master_port: str) -> None:
 
 
 class Mooncake(Store):
-    """Its client for processes of one host: memory shared with the host's client process, no socket for the bytes."""
+    """Its client for processes of one host: memory shared with the host's client process, no socket for the bytes.
+
+    That process copies each block into the buffer of who asks; get_buffer, which allocates one, takes longer.
+    """
 
     id, name = "mooncake", "Mooncake, shared memory"
 
@@ -276,10 +289,11 @@ class Mooncake(Store):
             raise Absent("Mooncake registered no buffer")
 
     def block(self) -> list[Array]:
-        return [np.frombuffer(self.store.get_buffer(self.keys[0]), np.uint16)]
+        assert self.store.get_into(self.keys[0], self.addresses[0], BLOCK_NBYTES) == BLOCK_NBYTES
+        return [self.target[: BLOCK_NBYTES // 2]]
 
     def prefix(self) -> list[Array]:
-        return [np.frombuffer(buffer, np.uint16) for buffer in self.store.batch_get_buffer(self.keys)]
+        return self.copy()
 
     def copy(self) -> list[Array]:
         assert self.store.batch_get_into(self.keys, self.addresses, self.sizes) == self.sizes
@@ -303,12 +317,17 @@ class MooncakeTcp(Mooncake):
         self.own = private((BLOCKS * BLOCK_NBYTES // 2,))
         return int(self.own.ctypes.data)
 
+
+class MooncakeHot(Mooncake):
+    """The shared-memory client of a node with a hot cache, of blocks that were read before: in place."""
+
+    id, name = "mooncake_hot", "Mooncake, hot cache"
+
     def block(self) -> list[Array]:
-        assert self.store.get_into(self.keys[0], self.addresses[0], BLOCK_NBYTES) == BLOCK_NBYTES
-        return [self.target[: BLOCK_NBYTES // 2]]
+        return [np.frombuffer(self.store.get_buffer(self.keys[0]), np.uint16)]
 
     def prefix(self) -> list[Array]:
-        return self.copy()
+        return [np.frombuffer(buffer, np.uint16) for buffer in self.store.batch_get_buffer(self.keys)]
 
 
 def _memory_at(address: int, nbytes: int) -> Array:

@@ -44,7 +44,7 @@ class Server:
     ) -> None:
         if shutil.which(command[0]) is None:
             raise Absent(f"{Path(command[0]).name} is not installed")
-        self.name, self.ready, self.log = Path(command[0]).name, ready, log
+        self.ready, self.log = ready, log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, **(environment or {})}
@@ -56,7 +56,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > end:
                 self.stop()
                 last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise Absent(f"{self.name} did not start: {' '.join(last)}")
+                raise Absent(f"{self.log.stem} did not start: {' '.join(last)}")
             time.sleep(0.02)
 
     def stop(self) -> None:
