@@ -2,8 +2,8 @@
 
 Both on a CPU, in chunks of 256 tokens: its default, and its quickest. The multi-process mode is a server that finds and
 holds chunks in a shared-memory pool, asked over ZeroMQ; workers map the pool, and read the chunks in place (what its
-own engine-driven transfer then copies from). The parts that are called are not its public API: see kv_peers.txt for
-the version.
+"engine-driven" transfer then copies from; "lmcache-driven", where the server copies, takes twenty times as long on a
+CPU). The parts that are called are not its public API: kv_peers.txt says which version this is for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Worker:
         self.pages = {f"layer{number}": torch.from_numpy(layer) for number, layer in enumerate(pages)}
         self.table = [list(range(BLOCKS))]
         self.transfer = transfer.create_transfer_context(self.pages, instance_id=os.getpid(), req_client=self.client)
-        self.transfer.register(self.pages, "llama", 1, CHUNK // 16, SECONDS)
+        self.transfer.register(self.pages, "llama", 1, CHUNK // 16, SECONDS, layout_hints={"kv_layout": "NHD"})
 
     def key(self, request: str, tokens: tuple[int, ...], worker: int | None = 0) -> Any:
         return self.key_type(

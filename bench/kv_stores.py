@@ -64,7 +64,7 @@ def in_another_process(work: Callable[..., None], *arguments: object) -> None:
 
 
 class Store(ABC):
-    """What is asked of each, in one thread. Arrays are valid until `release`, which nobody's time includes."""
+    """What is asked of each, in one thread. Arrays are valid until `release`."""
 
     id: str
     name: str
