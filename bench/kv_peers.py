@@ -4,11 +4,12 @@ Llama-3.1-8B's cache in float16, blocks of 16 tokens: 2 MiB each. memcpy is one 
 arrays with the same page size.
 
 The peers, Mooncake Store, Redis and LMCache, get what a worker wants: a prefix of 2,048 tokens that another process
-stored, from its tokens (or keys) to memory that can be read, one load from each piece included.
-`kv.x_PEER`, which has the bar, takes everybody's quickest way: for ours and for those that can, reading in place;
-`.use` includes letting go of it. `.block` is the least that is found; in `.copy` all copy the prefix into memory of
-this process; `.put` stores as much. Values are how many times as fast as the peer ours is; the note has the times.
-`make bench-kv-peers` installs the peers; one that is absent is skipped with the reason.
+stored, from its tokens (or keys) to memory that can be read, one load from each piece included. `kv.x_PEER`, which has
+the bar, takes everybody's quickest way: for ours and for those that can, reading in place (Mooncake can if its hot
+cache is switched on, and for what was read before: `kv.x_mooncake_hot`). `.use` includes letting go of it, `.block` is
+the least that is found; in `.copy` all copy the prefix into memory of this process; `.put` stores as much. Values are
+how many times as fast as the peer ours is; the note has the times. `make bench-kv-peers` installs the peers, which
+take some 9 GiB of memory together; one that is absent is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -26,19 +27,8 @@ import numpy as np
 from rich.progress import track
 
 from kv_lmcache import LMCacheLocal, LMCacheServer
-from kv_stores import (
-    BLOCKS,
-    LLAMA,
-    Array,
-    Mooncake,
-    MooncakeHot,
-    MooncakeNode,
-    MooncakeTcp,
-    Openshelf,
-    Redis,
-    Store,
-    private,
-)
+from kv_mooncake import Mooncake, MooncakeHot, MooncakeNode, MooncakeTcp
+from kv_stores import BLOCKS, LLAMA, Array, Openshelf, Redis, Store, private
 from openshelf import KVPool, Layout, Space
 from peers import Absent
 from side_by_side import Report, Row, arguments, compare, p99, paired, timed
