@@ -66,6 +66,7 @@ public:
 
     // Writing
     u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
+    u32 take_some(u32 want, u32 tenant, std::vector<u32>& out);
     void touch(u32 slot);                                    // before it is filled: maps its pages
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
     // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is held by `pin`; both move on to the last of them. Blocks that came
