@@ -14,6 +14,7 @@ using namespace osf;
 using namespace nb::literals;
 
 void bind_kv_hit(nb::module_& m);
+void bind_kv_homes(nb::module_& m);
 
 using Pool = std::shared_ptr<KvPool>;
 
@@ -50,12 +51,12 @@ static Pool make_pool(std::shared_ptr<Space> space, std::string name, u64 block_
     return std::make_shared<KvPool>(std::move(space), held);
 }
 
-static KvHit match(const Pool& pool, nb::bytes root, nb::handle tokens, bool verify) {
+static KvHit match(const Pool& pool, nb::bytes root, nb::handle tokens, bool verify, bool count) {
     Tokens given(tokens);
     KvKey key = root_of(root);
     return freely(given.span.size(), [&] {
         KvHit hit(pool, key, given.span, verify);
-        hit.count(given.span.size() / pool->head().block_tokens);
+        if (count) hit.count(given.span.size() / pool->head().block_tokens);
         return hit;
     });
 }
@@ -74,7 +75,7 @@ static nb::tuple put(const Pool& pool, nb::bytes root, nb::handle tokens, u32 te
 }
 
 static nb::tuple put_value(const Pool& pool, nb::bytes root, nb::bytes name, nb::handle value, u32 tenant, u64 ttl_ns) {
-    Buffer from(value, PyBUF_C_CONTIGUOUS);
+    PyBytesOf from(value, PyBUF_C_CONTIGUOUS);
     KvKey key = root_of(root);
     KvStored stored;
     {
@@ -86,8 +87,8 @@ static nb::tuple put_value(const Pool& pool, nb::bytes root, nb::bytes name, nb:
 }
 
 static nb::object get_into(const Pool& pool, nb::bytes root, nb::bytes name, nb::handle into) {
-    Buffer to(into, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
-    KvHit hit(pool, root_of(root), bytes_of(name));
+    PyBytesOf to(into, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
+    KvHit hit(pool, kv_name_key(root_of(root), bytes_of(name)));
     hit.count(1);
     if (hit.slots.empty()) return nb::none();
     if (u64(to.view.len) < hit.nbytes)
@@ -100,7 +101,7 @@ static nb::object get_into(const Pool& pool, nb::bytes root, nb::bytes name, nb:
 }
 
 static nb::object get_value(const Pool& pool, nb::bytes root, nb::bytes name) {
-    KvHit hit(pool, root_of(root), bytes_of(name));
+    KvHit hit(pool, kv_name_key(root_of(root), bytes_of(name)));
     hit.count(1);
     if (hit.slots.empty()) return nb::none();
     nb::object result = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(hit.nbytes)));
@@ -110,26 +111,9 @@ static nb::object get_value(const Pool& pool, nb::bytes root, nb::bytes name) {
     return result;
 }
 
-// What is found by tokens, without counting as a use.
-static KvHit peek(const Pool& pool, nb::bytes root, nb::handle tokens) {
-    Tokens given(tokens);
-    KvKey key = root_of(root);
-    return freely(given.span.size(), [&] { return KvHit(pool, key, given.span, false); });
-}
-
-static u32 evict_last(const Pool& pool, KvHit hit, u32 keep) {
-    if (hit.slots.empty()) return 0;
-    u32 last = hit.slots.back();
-    KvKey key;
-    std::memcpy(&key, pool->entry(last).key, sizeof key);
-    { KvHit gone(std::move(hit)); }              // our own pin would keep it
-    nb::gil_scoped_release release;
-    return pool->evict(last, key, keep);
-}
-
 static u64 stick(const Pool& pool, nb::bytes root, nb::handle tokens, bool on) {
     pool->need_write();
-    KvHit hit = peek(pool, root, tokens);
+    KvHit hit = match(pool, root, tokens, false, false);
     nb::gil_scoped_release release;
     if (on && !hit.slots.empty()) pool->stick(hit.slots.back(), true);
     for (u32 slot : hit.slots)
@@ -153,6 +137,7 @@ static nb::dict stats(const KvPool& pool) {
     result["evicted_blocks"] = stats.evicted_blocks;
     result["expired_blocks"] = stats.expired_blocks;
     result["declined_blocks"] = stats.declined_blocks;
+    result["fetched_blocks"] = stats.fetched_blocks;
     return result;
 }
 
@@ -186,6 +171,7 @@ static nb::bytes keys(nb::bytes root, nb::handle tokens, u32 block_tokens) {
 
 void bind_kv(nb::module_& m) {
     bind_kv_hit(m);
+    bind_kv_homes(m);
     nb::class_<KvPool>(m, "KVCore")
         .def("__reduce__", refuse_pickle)
         .def_static("make", make_pool, "space"_a, "name"_a, "block_bytes"_a, "block_tokens"_a, "slots"_a)
@@ -203,8 +189,8 @@ void bind_kv(nb::module_& m) {
             }
             return result;
         })
-        .def("match", match)
-        .def("present", [](const Pool& pool, nb::bytes root, nb::handle tokens) { return peek(pool, root, tokens).slots.size(); })
+        .def("match", match, "root"_a, "tokens"_a, "verify"_a, "count"_a = true)
+        .def("present", [](const Pool& pool, nb::bytes root, nb::handle tokens) { return match(pool, root, tokens, false, false).slots.size(); })
         .def("put", put)
         .def("draft", [](const Pool& pool, nb::bytes root, nb::handle tokens, u32 tenant, u64 ttl_ns) {
             Tokens given(tokens);
@@ -214,12 +200,25 @@ void bind_kv(nb::module_& m) {
             draft->reserve(draft->blocks());
             return draft;
         })
+        .def("draft_to_fetch", [](const Pool& pool, nb::bytes root, nb::handle tokens, u32 tenant) {
+            Tokens given(tokens);
+            KvKey key = root_of(root);
+            nb::gil_scoped_release release;
+            return std::make_unique<KvDraft>(pool, key, given.span, tenant, KvDraft::AS_IS);
+        })
+        .def("draft_value", [](const Pool& pool, nb::bytes root, nb::bytes name, u64 nbytes, u32 tenant, u64 ttl_ns) {
+            return std::make_unique<KvDraft>(pool, root_of(root), bytes_of(name), nbytes, tenant, expiry(ttl_ns));
+        })
         .def("put_value", put_value)
         .def("get_into", get_into)
         .def("get_value", get_value)
-        .def("present_value", [](const Pool& pool, nb::bytes root, nb::bytes name) { return !KvHit(pool, root_of(root), bytes_of(name)).slots.empty(); })
-        .def("evict", [](const Pool& pool, nb::bytes root, nb::handle tokens, u32 keep) { return evict_last(pool, peek(pool, root, tokens), keep); })
-        .def("evict_value", [](const Pool& pool, nb::bytes root, nb::bytes name) { return evict_last(pool, KvHit(pool, root_of(root), bytes_of(name)), 0); })
+        .def("present_value", [](const Pool& pool, nb::bytes root, nb::bytes name) { return !KvHit(pool, kv_name_key(root_of(root), bytes_of(name))).slots.empty(); })
+        .def("evict", [](const Pool& pool, nb::bytes root, nb::handle tokens, u32 keep) {
+            KvHit hit = match(pool, root, tokens, false, false);
+            nb::gil_scoped_release release;
+            return kv_evict(std::move(hit), keep);
+        })
+        .def("evict_value", [](const Pool& pool, nb::bytes root, nb::bytes name) { return kv_evict(KvHit(pool, kv_name_key(root_of(root), bytes_of(name))), 0); })
         .def("stick", stick)
         .def("clear", [](KvPool& pool, std::optional<u32> tenant) { nb::gil_scoped_release release; return pool.clear(tenant.value_or(NO_SLOT)); }, "tenant"_a.none())
         .def("stats", stats)
@@ -230,5 +229,5 @@ void bind_kv(nb::module_& m) {
             return nb::make_tuple(head.block_bytes, head.block_tokens, head.slots, head.stride);
         });
     m.def("kv_keys", keys);
-    m.def("address_of", [](nb::handle array) { return u64(Buffer(array, PyBUF_STRIDES).view.buf); });
+    m.def("address_of", [](nb::handle array) { return u64(PyBytesOf(array, PyBUF_STRIDES).view.buf); });
 }

@@ -10,13 +10,13 @@ namespace osf {
 namespace nb = nanobind;
 
 // A buffer of Python's for as long as this lives.
-class Buffer {
+class PyBytesOf {
 public:
-    Buffer(nb::handle from, int flags) {
+    PyBytesOf(nb::handle from, int flags) {
         if (PyObject_GetBuffer(from.ptr(), &view, flags) < 0) throw nb::python_error();
     }
-    ~Buffer() { PyBuffer_Release(&view); }
-    Buffer(const Buffer&) = delete;
+    ~PyBytesOf() { PyBuffer_Release(&view); }
+    PyBytesOf(const PyBytesOf&) = delete;
     Py_buffer view{};
 };
 
@@ -100,7 +100,7 @@ inline KvKey root_of(nb::bytes root) {
 }
 
 struct Pieces {             // addresses come as a buffer of u64, a table as one of u32
-    Buffer buffer, numbers;
+    PyBytesOf buffer, numbers;
     KvPieces pieces;
     Pieces(nb::handle addresses, u64 first, u64 bytes) : Pieces(addresses, first, bytes, bytes, nb::bytes("", 0)) {}
     Pieces(nb::handle addresses, u64 first, u64 bytes, u64 step, nb::handle table) : buffer(addresses, PyBUF_SIMPLE), numbers(table, PyBUF_SIMPLE) {

@@ -41,6 +41,7 @@ static void bind_hit(nb::module_& m) {
         .def("view", [](nb::handle self, u16 dtype, nb::tuple shape, u64 block, u64 offset) {
             return view_at(self, dtype, shape, offset_of(*nb::inst_ptr<KvHit>(self), block, offset));
         })
+        .def("count", &KvHit::count)
         .def("offset", offset_of)
         .def("writable", [](nb::object self) { return Writable{self}; })
         .def("read", [](const KvHit& hit, u64 block, u64 count, u64 first_piece, u64 piece_bytes, nb::handle addresses, u64 step, nb::handle table) {
@@ -60,6 +61,10 @@ static void bind_draft(nb::module_& m) {
             Pieces from(addresses, first_piece, piece_bytes, step, table);
             nb::gil_scoped_release release;
             draft.write(first, from.pieces);
+        })
+        .def("catch_up", [](KvDraft& draft) { nb::gil_scoped_release release; draft.catch_up(); })
+        .def("keys", [](const KvDraft& draft) {  // of the blocks that are not there
+            return nb::bytes(draft.next() < draft.blocks() ? &draft.key(draft.next()) : nullptr, (draft.blocks() - draft.next()) * sizeof(KvKey));
         })
         .def("publish", [](KvDraft& draft) {
             KvStored stored;

@@ -42,6 +42,8 @@
 //   owners        address, u64 bytes                                   text
 //   inherit       u8[16] uuid, u64 count; parts: pins of that process  parts: the u32 index of each, held from now on by the caller,
 //                                                                      a child of it, by the same number; then the reply, empty
+//   kv_seek       text pool, KvAsk; parts: keys of a prompt's blocks   parts: KvPlace of each that is there; then KvSeen
+//   kv_clear      text pool, u8 all?, text tenant                      u32 blocks that went
 //
 // A call that must not be done twice has an id with a lane, 1 to LANES, in its highest byte: the process has at most one such call under way
 // in each lane. The home writes down that it begins it and then its answer, in memory that outlives a killed keeper. If the
@@ -72,7 +74,8 @@ enum CallFrame : u16 {
 enum class Call : u16 {
     make, put, find, at, look, publish, name, release, claim, contains, remove, rename, list, grow, collect, audit, stats,
     atomic, wait_word, wake_word, lock_take, lock_drop, lock_owned, barrier_init, barrier_facts, barrier_wait, barrier_reset,
-    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, inherit, count,
+    channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, inherit,
+    kv_seek, kv_clear, count,
 };
 
 enum class Verb : u8 { load, store, add, exchange, cas };
@@ -83,6 +86,25 @@ struct Range {
 constexpr u64 RANGES_MAX = 65536;              // of one call
 
 struct Claim { u64 number, record, pin; };     // of a process that returns to a new keeper, in parts
+
+// Of KV pools (kv_homes.hpp). A plain value has one key, of its name.
+enum class KvWhat : u8 { look, use, evict, look_value, use_value, evict_value };
+constexpr u64 KV_KEYS_MAX = 1 << 20;           // of one call
+
+struct KvAsk {
+    u64 first, keys;                           // the keys are those of the blocks from `first` on
+    u32 keep;                                  // evict: not the first so many blocks
+    KvWhat what;
+    u8 pad[3];
+};
+
+struct KvSeen {                                // addresses are of the home's blocks, tokens and entries, slot 0
+    u64 blocks, data, stride, tokens, entries;
+    u64 block_bytes, expires_ns, nbytes, nonce;  // expires_ns: the soonest; nbytes, nonce: of a plain value
+    u32 block_tokens, gone;                    // gone: blocks that were evicted
+};
+
+struct KvPlace { u32 slot, life; };
 
 constexpr u64 lane_of(u64 id) { return id >> 56; }
 

@@ -172,7 +172,8 @@ void Space::drain_locked() {
         }
     }
     step();
-    if (!doomed.empty()) snapshot(pinned, batch);
+    std::sort(doomed.begin(), doomed.end());
+    if (!doomed.empty()) snapshot(pinned, doomed);  // not `batch`: what was dropped of it may be another thread's pin by now
     for (u32 pin : doomed) {
         u64 offset = load(members.pin(pin)) & ~FLAGS;
         Pinned held = look(pinned, offset);

@@ -18,7 +18,7 @@ KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const 
     : pool(std::move(in)), nbytes_(nbytes), expires_ns_(expires_ns), tenant_(tenant), owner_(pool->space->members.executor()), pin_(*pool) {
     pool->need_write();
     const u64 blocks = result_.blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
-    if (!KvHit(pool, root, name).slots.empty()) {
+    if (!KvHit(pool, kv_name_key(root, name)).slots.empty()) {
         result_.present = blocks;
     } else if (blocks > pool->head().slots || !make_way(root, name)) {  // too large ever to be whole: nothing is evicted for it
         result_.declined = blocks;
@@ -65,7 +65,7 @@ void KvDraft::catch_up() {
         last_ = slot;
         result_.present += present - next_;
         next_ = present;
-        pool->renew(slot, expires_ns_);
+        if (expires_ns_ != AS_IS) pool->renew(slot, expires_ns_);
         return;
     }
 }

@@ -12,6 +12,8 @@ struct KvStored {
 
 class KvDraft {
 public:
+    // What is there already is renewed to expire like the rest, unless it is to be kept AS_IS.
+    static constexpr u64 AS_IS = ~0ull;
     KvDraft(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u32> tokens, u32 tenant, u64 expires_ns);
     // Of a plain value: its blocks are bytes, not tokens.
     KvDraft(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u8> name, u64 nbytes, u32 tenant, u64 expires_ns);
@@ -22,6 +24,11 @@ public:
     u64 blocks() const { return keys_.size(); }
     u64 next() const { return next_; }           // the first block that is not in the pool; from here on it is to be filled
     u64 reserved() const { return slots_.size(); }
+    std::span<const u32> slots() const { return slots_; }  // reserved
+    const KvKey& key(u64 block) const { return keys_[block]; }
+    const u32* tokens(u64 block) const { return tokens_.data() + block * block_tokens(); }
+    bool is_value() const { return nonce_ != 0; }
+    void expire_at(u64 expires_ns) { expires_ns_ = expires_ns; }
     void catch_up();                             // over blocks that others put; nothing is reserved
     u64 reserve(u64 most);                       // slots for the next blocks, on top of what is reserved; how many are now
     void write(u64 first, const KvPieces& from); // the reserved blocks; the caller's memory begins with block `first`

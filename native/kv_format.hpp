@@ -25,6 +25,7 @@ constexpr u32 KV_VERSION = 1;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
 constexpr u32 NO_SLOT = ~0u;
+constexpr u32 KV_FETCHERS = 64;
 constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
 constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
 
@@ -54,7 +55,8 @@ struct KvHead {
     alignas(64) u64 queries;
     u64 queried_blocks, hit_blocks;
     alignas(64) u64 stored_blocks;
-    u64 evicted_blocks, declined_blocks, expired_blocks;
+    u64 evicted_blocks, declined_blocks, expired_blocks, fetched_blocks;
+    alignas(64) Lock turns[KV_FETCHERS];           // to fetch from other hosts: by the first word of the first key that is missing
 };
 static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 128 && offsetof(KvHead, lock) == 192 && offsetof(KvHead, linking) == 216 &&
               offsetof(KvHead, clock) == 256 && offsetof(KvHead, queries) == 320 && offsetof(KvHead, stored_blocks) == 384);

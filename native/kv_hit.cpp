@@ -28,41 +28,48 @@ KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u32>
     keys.reserve(std::min<u64>(tokens.size() / size, 8192));
     u64 present = extend(*pool, root, tokens, keys);
     if (hold_last(keys, present)) {
-        const u64 now = wall_ns();
-        u64 good = 0;
-        for (; good < slots.size(); good++) {
-            const KvEntry& entry = pool->entry(slots[good]);
-            u64 expires = load(entry.expires_ns, std::memory_order_relaxed);
-            if (expires && expires <= now) break;
-            if (verify && std::memcmp(pool->tokens(slots[good]), tokens.data() + good * size, 4 * size)) break;
-        }
+        u64 good = unexpired();
+        for (u64 at = 0; verify && at < good; at++)
+            if (std::memcmp(pool->tokens(slots[at]), tokens.data() + at * size, 4 * size)) good = at;
         cut(good);
     }
 }
 
-KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u8> name) : pool(std::move(in)), pin_(*pool) {
+KvHit::KvHit(std::shared_ptr<KvPool> in, std::span<const KvKey> keys, u64 first) : pool(std::move(in)), pin_(*pool) {
     pool->check_usable();
-    std::vector<KvKey> keys{kv_name_key(root, name)};
+    if (hold_last(keys, pool->longest(keys, 0), first)) cut(unexpired());
+}
+
+KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& name_key) : pool(std::move(in)), pin_(*pool) {
+    pool->check_usable();
+    std::vector<KvKey> keys{name_key};
     bool whole = hold_last(keys, 1);
     if (whole) {
         nbytes = pool->entry(slots[0]).nbytes;
-        const u64 nonce = pool->entry(slots[0]).nonce;
+        nonce = pool->entry(slots[0]).nonce;
         u64 blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
         while (keys.size() < blocks) keys.push_back(kv_next_key(keys.back(), nonce));
-        u64 expires = load(pool->entry(slots[0]).expires_ns);
-        whole = (blocks == 1 || (hold_last(keys, blocks) && slots.size() == blocks)) && !(expires && expires <= wall_ns());
+        whole = (blocks == 1 || (hold_last(keys, blocks) && slots.size() == blocks)) && unexpired();
     }
     if (!whole) drop();
+}
+
+u64 KvHit::unexpired() const {
+    const u64 now = wall_ns();
+    u64 good = 0;
+    for (; good < slots.size(); good++)
+        if (u64 expires = load(pool->entry(slots[good]).expires_ns, std::memory_order_relaxed); expires && expires <= now) break;
+    return good;
 }
 
 void KvHit::count(u64 queried) { pool->count_match(slots.empty() ? NO_SLOT : slots.back(), queried, slots.size()); }
 
 // From the last that seems to be there down to one that can be held; then all before it are held too, and its parents say where they are.
-bool KvHit::hold_last(std::span<const KvKey> keys, u64 present) {
+bool KvHit::hold_last(std::span<const KvKey> keys, u64 present, u64 first) {
     while (present) {
         u32 last = pool->find(keys[present - 1]);
         if (last != NO_SLOT && pin_.hold(last, keys[present - 1])) {
-            walk_back(present, last);
+            walk_back(present, last, first);
             return true;
         }
         present = pool->longest(keys.first(present - 1), 0);
@@ -71,13 +78,14 @@ bool KvHit::hold_last(std::span<const KvKey> keys, u64 present) {
     return false;
 }
 
-void KvHit::walk_back(u64 blocks, u32 last) {
+void KvHit::walk_back(u64 blocks, u32 last, u64 first) {
+    if (load(pool->entry(last).position) + 1 != first + blocks) throw Error(Code::corrupt, "a KV pool's block is not where its prompt says; delete the pool");
     slots.resize(blocks);
     u32 slot = last;
     for (u64 at = blocks; at-- > 0;) {
         slots[at] = slot;
         u32 parent = load(pool->entry(slot).parent, std::memory_order_relaxed);
-        if ((at == 0) != (parent == 0) || parent > pool->head().slots)
+        if ((first + at == 0) != (parent == 0) || parent > pool->head().slots)
             throw Error(Code::corrupt, "a KV pool's blocks do not hang together; delete the pool");
         slot = parent - 1;
     }
@@ -92,8 +100,18 @@ void KvHit::cut(u64 blocks) {
 
 void KvHit::drop() {
     slots.clear();
-    nbytes = 0;
+    nbytes = nonce = 0;
     pin_.clear();
+}
+
+u32 kv_evict(KvHit hit, u32 keep) {
+    if (hit.slots.empty()) return 0;
+    auto pool = hit.pool;
+    const u32 last = hit.slots.back();
+    KvKey key;
+    std::memcpy(&key, pool->entry(last).key, sizeof key);
+    { KvHit gone(std::move(hit)); }              // our own pin would keep it
+    return pool->evict(last, key, keep);
 }
 
 void KvHit::read(u64 block, u64 count, const KvPieces& into) const {

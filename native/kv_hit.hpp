@@ -18,7 +18,8 @@ struct KvPieces {
 class KvHit {
 public:
     KvHit(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u32> tokens, bool verify);
-    KvHit(std::shared_ptr<KvPool> pool, const KvKey& root, std::span<const u8> name);  // a plain value
+    KvHit(std::shared_ptr<KvPool> pool, std::span<const KvKey> keys, u64 first);        // of the blocks from `first` on, and only these
+    KvHit(std::shared_ptr<KvPool> pool, const KvKey& name_key);                         // a plain value
     KvHit(KvHit&&) = default;
 
     void count(u64 queried);                     // in the pool's statistics, and as a use of the last block
@@ -27,15 +28,19 @@ public:
 
     std::shared_ptr<KvPool> pool;
     std::vector<u32> slots;                      // of its blocks, in order
-    u64 nbytes = 0;                              // of a plain value
+    u64 nbytes = 0, nonce = 0;                   // of a plain value
 
 private:
-    bool hold_last(std::span<const KvKey> keys, u64 present);
-    void walk_back(u64 blocks, u32 last);
+    bool hold_last(std::span<const KvKey> keys, u64 present, u64 first = 0);
+    void walk_back(u64 blocks, u32 last, u64 first);
+    u64 unexpired() const;                       // blocks before the first one whose time is over
     void cut(u64 blocks);
     void drop();
     KvPin pin_;
 };
+
+// Lets go of it; then it goes, and those before it that nobody else needs, but the first `keep`. How many blocks went.
+u32 kv_evict(KvHit hit, u32 keep);
 
 // Copies of some KiB each, many of them: past the caches when they are large together.
 void kv_copy(char* to, const char* from, u64 bytes, bool past_caches);

@@ -100,7 +100,7 @@ KvPool::~KvPool() { space->release(held_); }
 
 void KvPool::check_usable() const {
     space->check_usable();
-    if (load(space->record(held_).state, std::memory_order_relaxed) != live)
+    if (!usable())
         throw Error(Code::closed, "this KV pool was deleted from the space '" + std::string(space->header().name) + "'; make it again");
 }
 
@@ -214,7 +214,7 @@ std::vector<KvTenantStats> KvPool::tenants() {
 KvStats KvPool::stats() const {
     const KvHead& h = *head_;
     return {h.block_bytes, h.stride, h.slots, h.block_tokens, load(h.live), load(h.free_count), load(h.filling), load(h.queries),
-            load(h.queried_blocks), load(h.hit_blocks), load(h.stored_blocks), load(h.evicted_blocks), load(h.declined_blocks), load(h.expired_blocks)};
+            load(h.queried_blocks), load(h.hit_blocks), load(h.stored_blocks), load(h.evicted_blocks), load(h.declined_blocks), load(h.expired_blocks), load(h.fetched_blocks)};
 }
 
 }  // namespace osf

@@ -22,7 +22,7 @@ namespace osf {
 struct KvStats {
     u64 block_bytes, stride;
     u32 slots, block_tokens, live, free, filling;
-    u64 queries, queried_blocks, hit_blocks, stored_blocks, evicted_blocks, declined_blocks, expired_blocks;
+    u64 queries, queried_blocks, hit_blocks, stored_blocks, evicted_blocks, declined_blocks, expired_blocks, fetched_blocks;
 };
 
 struct KvTenantStats {
@@ -61,10 +61,12 @@ public:
     u64 longest(std::span<const KvKey> keys, u64 present) const;  // how many of the chain are here, at least `present`
     void count_match(u32 slot, u64 queried, u64 hit);        // statistics, and the use of the last block
 
+    void count_fetched(u64 blocks) { std::atomic_ref<u64>(head_->fetched_blocks).fetch_add(blocks, std::memory_order_relaxed); }
     void count_declined(u64 blocks) { std::atomic_ref<u64>(head_->declined_blocks).fetch_add(blocks, std::memory_order_relaxed); }
 
     // Writing
     u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
+    u32 take_some(u32 want, u32 tenant, std::vector<u32>& out);
     void touch(u32 slot);                                    // before it is filled: maps its pages
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
     // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is held by `pin`; both move on to the last of them. Blocks that came
@@ -74,6 +76,10 @@ public:
     KvUse use_of(std::span<const KvKey> missing, u32 parent, u32 position) const;  // a put of them after `parent`
     void renew(u32 slot, u64 expires_ns);                    // it and all before it
 
+    // One process of the host at a time fetches the blocks from this key on. False: not within the time; it may be done all the same.
+    bool take_turn(const KvKey& key, long timeout_ns) { return lock_take(turn(key), space->members, timeout_ns) != Grant::timed_out; }
+    void drop_turn(const KvKey& key) { lock_drop(turn(key)); }
+
     // Eviction
     u32 evict(u32 slot, const KvKey& key, u32 keep);         // it and those before it that nobody else needs, but the first `keep`
     u32 clear(u32 tenant);                                   // NO_SLOT: of all
@@ -82,6 +88,7 @@ public:
 
     KvStats stats() const;
     KvAudit audit();
+    bool usable() const { return load(space->record(held_).state, std::memory_order_relaxed) == live; }  // not deleted
     void check_usable() const;
     void need_write() const;
 
@@ -107,6 +114,7 @@ private:
         KvPool& pool_;
     };
 
+    Lock& turn(const KvKey& key) const { return head_->turns[key.words[0] % KV_FETCHERS]; }
     u64 offset_of(u32 slot) const { return entries_offset_ + u64(slot) * sizeof(KvEntry); }
     bool valid(u32 slot) const { return slot < head_->slots; }
     u32& bucket(const KvEntry& entry) const { return heads_[load(entry.key[0], std::memory_order_relaxed) & mask_]; }

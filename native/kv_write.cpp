@@ -43,17 +43,23 @@ void KvPool::make_room(u32 want, u32 tenant) {
 u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out) {
     need_write();
     if (load(head_->free_count) < want) tend(TEND_NS);  // before the living lose anything
+    u32 taken = take_some(want, tenant, out);
+    if (taken == want) return taken;
+    tend(TEND_SOON_NS);
+    return taken + take_some(want - taken, tenant, out);
+}
+
+// A thousand at a time: others wait for a few milliseconds, not for all of it.
+u32 KvPool::take_some(u32 want, u32 tenant, std::vector<u32>& out) {
+    constexpr u32 ROUND = 1024;
     u32 taken = 0;
-    for (int attempt = 0; attempt < 2 && taken < want; attempt++) {
-        {
-            Guard guard(*this);
-            make_room(want - taken, tenant);
-            const KvTenant& own = tenants_[tenant];
-            u32 most = want - taken;
-            if (own.quota) most = std::min(most, own.used < own.quota ? own.quota - own.used : 0);
-            taken += take_free(most, tenant, out);
-        }
-        if (attempt == 0 && taken < want) tend(TEND_SOON_NS);
+    for (u32 got = 1; got && taken < want; taken += got) {
+        Guard guard(*this);
+        u32 most = std::min(want - taken, ROUND);
+        make_room(most, tenant);
+        const KvTenant& own = tenants_[tenant];
+        if (own.quota) most = std::min(most, own.used < own.quota ? own.quota - own.used : 0);
+        got = take_free(most, tenant, out);
     }
     return taken;
 }

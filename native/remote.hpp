@@ -75,6 +75,11 @@ struct ChannelFacts {
     u32 deleted;
 };
 
+struct KvSight {                                    // what another host's KV pool has of a prompt
+    KvSeen seen{};
+    std::vector<KvPlace> places;                    // of the blocks, in order
+};
+
 using Interrupted = std::function<bool()>;          // asked every tenth of a second of waiting
 
 class Remote {
@@ -128,6 +133,10 @@ public:
     bool channel_send(RemoteArray& array, std::string_view message, RemoteArray* other, long timeout_ns, const Interrupted& interrupted);
     bool channel_receive(RemoteArray& array, RemoteMessage& message, long timeout_ns, const Interrupted& interrupted);
     void channel_discard(RemoteArray& array);
+
+    // remote_kv.cpp
+    KvSight kv_seek(std::string_view pool, KvWhat what, u64 first, u32 keep, std::span<const char> keys);  // 32 bytes each
+    u32 kv_clear(std::string_view pool, const std::string* tenant);                                       // null: of all
 
     // The memory at `places` is used until the transfer is done.
     std::shared_ptr<Transfer> get(std::vector<Range> ranges, std::vector<char*> places);

@@ -33,7 +33,7 @@ void Session::call(Call which) {
         &Session::wake_word, &Session::lock_take, &Session::lock_drop, &Session::lock_owned, &Session::barrier_init,
         &Session::barrier_facts, &Session::barrier_wait, &Session::barrier_reset, &Session::channel_init,
         &Session::channel_facts, &Session::channel_send, &Session::channel_receive, &Session::channel_discard,
-        &Session::get, &Session::write, &Session::owners, &Session::inherit};
+        &Session::get, &Session::write, &Session::owners, &Session::inherit, &Session::kv_seek, &Session::kv_clear};
     static_assert(std::size(ANSWERS) == size_t(Call::count));
     std::string payload = wire_.open();
     In in(payload);

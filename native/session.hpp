@@ -59,6 +59,10 @@ private:
     void check(const std::vector<Range>& ranges) const;
     void receive(char* to, u64 bytes);           // parts; to nowhere if null
 
+    // KV pools
+    void kv_seek(In& in);
+    void kv_clear(In& in);
+
     // Atomics, locks, barriers, channels
     void atomic(In& in);
     void wait_word(In& in);

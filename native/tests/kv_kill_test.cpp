@@ -25,7 +25,7 @@ static const std::vector<std::pair<const char*, std::function<void(const std::sh
         std::string value(BLOCK_BYTES * 3, 'v');
         KvDraft draft(pool, ROOT, name("value"), value.size(), 0, 0);
         kv_put_value(draft, value.data());
-        KvHit hit(pool, ROOT, name("value"));
+        KvHit hit(pool, kv_name_key(ROOT, name("value")));
     }},
     {"draft", [](auto& pool) {
         KvDraft draft(pool, ROOT, prompt("keepon"), 0, 0);

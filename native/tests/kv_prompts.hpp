@@ -103,7 +103,7 @@ inline void random_deed(const std::shared_ptr<KvPool>& pool, std::mt19937& rando
         case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
         case 5: {
             std::string key(1, char('a' + random() % 4)), value(BLOCK_BYTES * 2 + 9, key[0]);
-            KvHit hit(pool, ROOT, name(key));
+            KvHit hit(pool, kv_name_key(ROOT, name(key)));
             std::string got(hit.nbytes, 0);
             hit.read_value(got.data());
             CHECK(hit.slots.empty() || got == value);

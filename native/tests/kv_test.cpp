@@ -111,7 +111,7 @@ static void values_are_whole_or_not_there() {
         return kv_put_value(draft, value.data());
     };
     auto value_of = [&](const std::string& key) {
-        KvHit hit(pool, ROOT, name(key));
+        KvHit hit(pool, kv_name_key(ROOT, name(key)));
         std::string value(hit.nbytes, 0);
         hit.read_value(value.data());
         return value;

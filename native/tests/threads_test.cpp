@@ -100,6 +100,44 @@ static void threads_open_at_once() {
     check_end(*space);
 }
 
+// Who finds an array by address while it is being freed has it, or does not; pins go from thread to thread all the time.
+static void what_is_found_by_address_is_not_freed() {
+    context = "found by address";
+    Place place;
+    auto space = place.open();
+    std::atomic<bool> over{false};
+    std::array<std::atomic<u64>, 3> where{};
+    std::vector<std::thread> readers;
+    for (int number = 0; number < 3; number++)
+        readers.emplace_back([&, number] {
+            while (!over) {
+                Held held;
+                try {
+                    held = space->at(where[size_t(number)]);
+                } catch (const Error& error) {
+                    CHECK(error.code == Code::bad_address);
+                    continue;
+                }
+                const u64 ref = load(space->record(held).data);
+                for (int time = 0; time < 20; time++) {
+                    const u64 state = load(space->record(held).state);
+                    CHECK(state != state_free && load(space->record(held).data) == ref);
+                }
+                space->release(held);
+            }
+        });
+    for (u64 round = 0; round < (UNDER_TSAN ? 5000 : 100'000); round++) {
+        put(*space, "name", 64, round + 1);
+        Held held = space->find("name");
+        where[round % 3] = u64(space->bytes(held));
+        space->release(held);
+        space->remove("name");
+    }
+    over = true;
+    for (std::thread& reader : readers) reader.join();
+    check_end(*space);
+}
+
 int main() {
     std::set_terminate([] { failed(__FILE__, __LINE__, "an exception was not caught"); });
     const int rounds = UNDER_TSAN ? 4000 : 30'000;
@@ -109,5 +147,6 @@ int main() {
     renamed_array_is_never_lost();
     readers_find_while_tables_grow();
     threads_open_at_once();
+    what_is_found_by_address_is_not_freed();
     return 0;
 }

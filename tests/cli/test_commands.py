@@ -154,4 +154,8 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert hosts["loads_right"]
     assert hosts["link"] == "network namespaces" or hosts["without_namespaces"]
     assert set(hosts["median_s"]) == {"bare", "miss", "hit", "store"}
+    kv = chapters["kv"]
+    assert kv["answers_equal"]
+    assert [request["tokens_found"] for request in kv["requests"]] == [0, 1536, 1536, 1536, 1552]
+    assert not any(count for name, count in kv["check"].items() if name not in ("blocks", "free"))
     assert answer("ls") == []

@@ -21,6 +21,7 @@ _ROWS = {
     "asked for": "queried_blocks",
     "found": "hit_blocks",
     "stored": "stored_blocks",
+    "of these, fetched from other hosts": "fetched_blocks",
     "evicted": "evicted_blocks",
     "expired": "expired_blocks",
     "declined": "declined_blocks",

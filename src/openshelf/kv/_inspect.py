@@ -9,10 +9,12 @@ from openshelf.errors import UnknownName
 from openshelf.kv._making import core_of
 from openshelf.space import Space
 
+_POOL = 5  # of native Kind
+
 
 def pools(space: Space) -> list[str]:
     """The names of the pools in this space, on this host."""
-    return sorted(entry.name for entry in space.list() if entry.kind == "pool")
+    return sorted(name for name, _, _, _, kind, _, _ in core_of(space).list("") if kind == _POOL)
 
 
 def describe(space: Space, name: str = "kv") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from openshelf.kv._background import later
 from openshelf.kv._draft import Draft
 from openshelf.kv._geometry import Geometry
 from openshelf.kv._hit import Hit
+from openshelf.kv._homes import homes_of
 from openshelf.kv._inspect import facts_of
 from openshelf.kv._keys import root_key
 from openshelf.kv._layout import Layout
@@ -67,6 +68,7 @@ class KVPool:
             raise BadInput(f"a block has 1 to 4096 tokens, got {block_tokens}")
         self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
         self._native: _core.KVCore | None = open_or_make(space, layout, block_tokens, name, capacity)
+        self._homes = homes_of(space, self._native, name)
         self._geometry = Geometry(layout, block_tokens)
         self._enter_tenant(tenant, salt, quota)
 
@@ -94,23 +96,45 @@ class KVPool:
     # Reading
 
     def match(self, tokens: Any) -> Hit:
-        """The longest cached prefix, whole blocks of it, held while it is open. Takes no lock; a miss has length 0."""
-        return Hit(self._core.match(self._root, _memory.token_array(tokens), self.verify), self._geometry)
+        """The longest cached prefix, whole blocks of it, held while it is open. Takes no lock; a miss has length 0.
+
+        On several hosts, what this one misses is fetched from another that has it, once for all its processes.
+        """
+        given = _memory.token_array(tokens)
+        if self._homes is None:
+            return Hit(self._core.match(self._root, given, self.verify), self._geometry)
+        blocks = len(given) // self.block_tokens
+        found = self._core.match(self._root, given, self.verify, False)
+        if len(found) < blocks and self._homes.fetch(self._core.draft_to_fetch(self._root, given, self._tenant)):
+            found = self._core.match(self._root, given, self.verify, False)
+        found.count(blocks)
+        return Hit(found, self._geometry)
+
+    def match_async(self, tokens: Any) -> Future[Hit]:
+        """A match in the background: it may take a while to fetch from another host."""
+        return later("read", self.match, tokens)
 
     def match_many(self, prompts: Iterable[Any]) -> list[Hit]:
         """A hit for every prompt."""
         return [self.match(tokens) for tokens in prompts]
 
     def present(self, tokens: Any) -> int:
-        """How many tokens of the prompt `match` would find now; holds nothing and counts as no use."""
-        return self._core.present(self._root, _memory.token_array(tokens)) * self.block_tokens
+        """How many tokens of the prompt `match` would find now, on any host; holds nothing and counts as no use."""
+        return self._blocks(_memory.token_array(tokens)) * self.block_tokens
+
+    def _blocks(self, given: Any) -> int:
+        here = self._core.present(self._root, given)
+        if self._homes is None or here == len(given) // self.block_tokens:
+            return here
+        return here + self._homes.blocks(here, _core.kv_keys(self._root, given, self.block_tokens)[32 * here :])
 
     def contains(self, tokens: Any) -> bool:
         """Whether all whole blocks of the prompt are there; or, for text or bytes, a plain value of that key."""
         if isinstance(tokens, str | bytes):
-            return self._core.present_value(self._root, _key(tokens))
+            here = self._core.present_value(self._root, _key(tokens))
+            return here or (self._homes is not None and self._homes.has_value(self._name_key(tokens)))
         given = _memory.token_array(tokens)
-        return self._core.present(self._root, given) == len(given) // self.block_tokens
+        return self._blocks(given) == len(given) // self.block_tokens
 
     # Writing
 
@@ -153,38 +177,62 @@ class KVPool:
 
     def get(self, key: str | bytes) -> bytes | None:
         """A copy of a plain value, or None."""
+        self._fetch_value(key)
         return self._core.get_value(self._root, _key(key))
 
     def get_into(self, key: str | bytes, buffer: Any) -> int | None:
         """Copies a plain value into a writable buffer; its size, or None. BadInput if the buffer is too small."""
+        self._fetch_value(key)
         return self._core.get_into(self._root, _key(key), _flat(buffer))
+
+    def _fetch_value(self, key: str | bytes) -> None:
+        if self._homes is None or self._core.present_value(self._root, _key(key)):
+            return
+        self._homes.fetch_value(
+            self._name_key(key),
+            lambda nbytes: self._core.draft_value(self._root, _key(key), nbytes, self._tenant, 0),
+        )
+
+    def _name_key(self, key: str | bytes) -> bytes:
+        return _core.kv_name_key(self._root, _key(key))
 
     # Keeping and dropping
 
     def pin(self, tokens: Any) -> int:
-        """Keeps what is cached of a prompt until `unpin` or `clear`, whoever ends; how many tokens that is."""
-        return self._core.stick(self._root, _memory.token_array(tokens), True) * self.block_tokens
+        """Keeps what is cached of a prompt until `unpin` or `clear`, whoever ends; how many tokens that is.
+
+        On several hosts: on this one, which fetches what it misses.
+        """
+        with self.match(tokens):
+            return self._core.stick(self._root, _memory.token_array(tokens), True) * self.block_tokens
 
     def unpin(self, tokens: Any) -> None:
-        """Ends every `pin` along a prompt."""
+        """Ends every `pin` along a prompt, on this host."""
         self._core.stick(self._root, _memory.token_array(tokens), False)
 
     def evict(self, tokens: Any, *, keep: int = 0) -> int:
         """Drops a prompt's blocks from its end back to one that is held, pinned or continued by another prompt, but not
-        the first `keep` tokens; or a plain value. How many blocks went."""
+        the first `keep` tokens; or a plain value. On all hosts that are up. How many blocks went."""
+        homes = self._homes
         if isinstance(tokens, str | bytes):
-            return self._core.evict_value(self._root, _key(tokens))
-        kept = -(-whole(keep, "keep") // self.block_tokens)
-        return self._core.evict(self._root, _memory.token_array(tokens), max(0, kept))
+            gone = self._core.evict_value(self._root, _key(tokens))
+            return gone + (homes.evict_value(self._name_key(tokens)) if homes else 0)
+        kept = max(0, -(-whole(keep, "keep") // self.block_tokens))
+        given = _memory.token_array(tokens)
+        gone = self._core.evict(self._root, given, kept)
+        return gone + (homes.evict(_core.kv_keys(self._root, given, self.block_tokens), kept) if homes else 0)
 
     def clear(self, tenant: str | None = None) -> int:
-        """Drops all blocks of a tenant, or of all, pinned ones included, but what is held now. How many blocks went."""
-        return self._core.clear(None if tenant is None else self._core.tenant(tenant, None))
+        """Drops all blocks of a tenant, or of all, pinned ones included, but what is held now. On all hosts that are
+        up. How many blocks went."""
+        gone = self._core.clear(None if tenant is None else self._core.tenant(tenant, None))
+        return gone + (self._homes.clear(tenant) if self._homes else 0)
 
     # The whole
 
     def stats(self) -> dict[str, Any]:
-        """Capacity and use in blocks, and what was asked, found, stored, evicted and declined so far, by everybody."""
+        """Capacity and use in blocks, and what was asked, found, stored, fetched, evicted and declined so far, by all
+        processes of this host."""
         return facts_of(self._core)
 
     def check(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ _POOL = (
     ("prefix_cache_hits_total", "counter", "Tokens that were found.", "hit_blocks", True),
     ("num_lookup_requests_total", "counter", "Look-ups.", "queries", False),
     ("num_stored_tokens_total", "counter", "Tokens that were stored.", "stored_blocks", True),
+    ("num_fetched_tokens_total", "counter", "Tokens of them that came from other hosts.", "fetched_blocks", True),
     ("num_evicted_tokens_total", "counter", "Tokens that made room for others.", "evicted_blocks", True),
     ("num_expired_tokens_total", "counter", "Tokens whose time was over.", "expired_blocks", True),
     ("num_declined_tokens_total", "counter", "Tokens that found no room: all was in use.", "declined_blocks", True),

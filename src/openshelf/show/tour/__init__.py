@@ -3,11 +3,12 @@
 from openshelf.show.tour._bare import serve_bare, time_bare
 from openshelf.show.tour._courier import courier
 from openshelf.show.tour._hosts import hosts_chapter
+from openshelf.show.tour._kv import kv_chapter
 from openshelf.show.tour._orders import Failed, Line, obey
 from openshelf.show.tour._space import space_chapter
 from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
-CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter}
+CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter, "kv": kv_chapter}
 
 __all__ = [
     "CHAPTERS",
@@ -18,6 +19,7 @@ __all__ = [
     "courier",
     "hosts_chapter",
     "in_namespaces",
+    "kv_chapter",
     "obey",
     "on_loopback",
     "serve_bare",

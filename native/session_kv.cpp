@@ -1,0 +1,67 @@
+// Calls about this host's KV pools.
+#include "kv_hit.hpp"
+#include "session.hpp"
+
+namespace osf {
+
+std::shared_ptr<KvPool> Proxy::pool(std::string_view name) {
+    std::lock_guard guard(pools_mutex_);
+    auto known = pools_.find(name);
+    if (known != pools_.end()) {
+        if (known->second->usable()) return known->second;
+        pools_.erase(known);                     // deleted; perhaps there is another by now
+    }
+    Held held = space->find(name);
+    if (!held) return nullptr;
+    return pools_.emplace(name, std::make_shared<KvPool>(space, held)).first->second;
+}
+
+static KvSeen describe(const KvPool& pool, const KvHit& hit) {
+    const KvHead& head = pool.head();
+    KvSeen seen{hit.slots.size(), u64(pool.data()), head.stride, u64(pool.tokens(0)), u64(&pool.entry(0)), head.block_bytes, 0, hit.nbytes, hit.nonce, head.block_tokens, 0};
+    for (u32 slot : hit.slots)
+        if (u64 expires = load(pool.entry(slot).expires_ns); expires && (!seen.expires_ns || expires < seen.expires_ns)) seen.expires_ns = expires;
+    return seen;
+}
+
+void Session::kv_seek(In& in) {
+    std::string_view name = in.text();
+    const KvAsk ask = in.get<KvAsk>();
+    in.end();
+    if (!ask.keys || ask.keys > KV_KEYS_MAX) {
+        gone_ = true;                            // parts follow that nobody takes
+        throw Error(Code::bad_input, "one look-up is for 1 to " + std::to_string(KV_KEYS_MAX) + " blocks, got " + std::to_string(ask.keys));
+    }
+    std::vector<KvKey> keys(ask.keys);
+    receive(reinterpret_cast<char*>(keys.data()), ask.keys * sizeof(KvKey));
+    const bool value = ask.what >= KvWhat::look_value;
+    if (ask.what > KvWhat::evict_value || (value && ask.keys != 1)) throw Error(Code::bad_input, "a look-up of no known kind");
+    auto pool = proxy_->pool(name);
+    KvSeen seen{};
+    std::vector<KvPlace> places;
+    if (pool) {
+        KvHit hit = value ? KvHit(pool, keys[0]) : KvHit(pool, keys, ask.first);
+        seen = describe(*pool, hit);
+        for (u32 slot : hit.slots) places.push_back({slot, load(pool->entry(slot).life)});
+        if (ask.what == KvWhat::use || ask.what == KvWhat::use_value) hit.count(value ? 1 : ask.keys);
+        if (ask.what == KvWhat::evict || ask.what == KvWhat::evict_value) seen.gone = kv_evict(std::move(hit), ask.keep);
+    }
+    answered_ = true;
+    for (size_t at = 0; at < places.size(); at += BULK / sizeof(KvPlace)) {
+        const size_t some = std::min<size_t>(BULK / sizeof(KvPlace), places.size() - at);
+        std::lock_guard guard(line_.sending);
+        wire_.send(frame_part, id_, {reinterpret_cast<const char*>(places.data() + at), some * sizeof(KvPlace)});
+    }
+    reply(Out().add(seen));
+}
+
+void Session::kv_clear(In& in) {
+    std::string_view name = in.text();
+    const bool all = in.get<u8>();
+    std::string_view tenant = in.text();
+    in.end();
+    auto pool = proxy_->pool(name);
+    reply(Out().add(pool ? pool->clear(all ? NO_SLOT : pool->tenant(tenant, nullptr)) : u32(0)));
+}
+
+}  // namespace osf
