@@ -35,7 +35,7 @@ lint: $(VENV)/.built $(VENV)/.test
 define native_run
 	$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DOSF_TESTS=ON $(2) > build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 	$(CMAKE) --build build/$(1) -- --quiet
-	$(BIN)/ctest --test-dir build/$(1) --output-on-failure
+	$(BIN)/ctest --test-dir build/$(1) --output-on-failure -j 2
 endef
 
 native-test: $(VENV)/.tools
