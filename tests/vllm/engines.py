@@ -6,7 +6,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from tests.processes import Peer, State
-from tests.vllm.models import BLOCK
+from tests.vllm.models import BLOCK, prompt
 
 STARTING = 900.0  # seconds: importing vLLM alone takes ten, and more when several do at once
 
@@ -68,12 +68,11 @@ def _answer(output: Any) -> Answer:
 
 
 def ask_on_and_on(state: State, seed: int) -> None:
-    """Until it is killed."""
-    from tests.vllm.models import prompt
-
+    """Stores and loads, until it is killed: 42 blocks in all."""
     while True:
-        seed += 1
-        ask(state, [prompt(64, 0) + prompt(300, seed)], new=2)
+        for more in range(40):
+            ask(state, [prompt(2 * BLOCK, seed) + prompt(BLOCK + 8, seed + more)], new=2)
+            drop_own_cache(state)
 
 
 def drop_own_cache(state: State) -> None:

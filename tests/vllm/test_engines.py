@@ -170,6 +170,7 @@ def test_other_models_do_not_mix(shelf: Shelf) -> None:
 
 def test_a_restarted_engine_goes_on_with_the_pool(shelf: Shelf) -> None:
     tokens = prompt(500, 90)
+    shelf.pool.clear()
     expected = one(shelf.first, tokens)
     victim = shelf.second
     victim.start(ask_on_and_on, 1000)
@@ -179,7 +180,7 @@ def test_a_restarted_engine_goes_on_with_the_pool(shelf: Shelf) -> None:
         victim.finish()
     shelf.second = started(shelf.model, OPTIONS)
     again = one(shelf.second, tokens)
-    assert again.cached in range(BLOCK, 481)  # the victim's prompts may have taken the end of it
+    assert again.cached == 480
     assert_same(again, expected)
     assert_same(one(shelf.plain, tokens), expected)
     assert_sound(shelf.pool)
