@@ -1,16 +1,14 @@
 """Two vLLM engines share prompts: the second, in a process of its own, begins with what the first computed."""
 
 import importlib.util
-import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import openshelf as osf
 
-NAME = f"example-{os.getpid()}"
 SYSTEM = [(7 * at) % 500 for at in range(480)]  # a system prompt of 480 tokens
 
 
@@ -25,7 +23,7 @@ def save_model(folder: str) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
-def engine(number: int, folder: str, space: str, lines: Any) -> None:
+def engine(number: str, folder: str, space: str) -> None:
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
 
@@ -46,25 +44,25 @@ def engine(number: int, folder: str, space: str, lines: Any) -> None:
         how = SamplingParams(temperature=0, max_tokens=8, detokenize=False)
         (output,) = llm.generate([{"prompt_token_ids": tokens}], how, use_tqdm=False)
         seconds = time.perf_counter() - began
-        lines.put(
+        print(
             f"engine {number}: {output.num_cached_tokens} of {len(tokens)} tokens were there, {1000 * seconds:.0f} ms, "
-            f"answer {list(output.outputs[0].token_ids)}"
+            f"answer {list(output.outputs[0].token_ids)}",
+            flush=True,
         )
 
 
-if __name__ == "__main__":
+def main() -> None:
     if importlib.util.find_spec("vllm") is None:
         print("vLLM is not installed, so there is nothing to show: see 'vLLM' in docs/kv.md")
-        sys.exit()
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    context = multiprocessing.get_context("spawn")
-    lines = context.Queue()
+        return
+    space = f"example-{os.getpid()}"
+    settings = {"VLLM_LOGGING_LEVEL": "ERROR", **os.environ}
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
-        for number in range(2):
-            process = context.Process(target=engine, args=(number, folder, NAME, lines))
-            process.start()
-            for _ in range(2):
-                print(lines.get(timeout=600))
-            process.join()
-    osf.Space.remove(NAME)
+        for number in "01":
+            subprocess.run([sys.executable, __file__, number, folder, space], check=True, env=settings)
+    osf.Space.remove(space)
+
+
+if __name__ == "__main__":
+    main() if len(sys.argv) == 1 else engine(*sys.argv[1:])
