@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
+from openshelf.errors import Closed
 from tests.processes import Peer, State
-from tests.vllm.models import BLOCK, prompt
+from tests.vllm.models import BLOCK, BLOCK_BYTES, prompt
 
 STARTING = 900.0  # seconds: importing vLLM alone takes ten, and more when several do at once
 
@@ -22,13 +23,13 @@ class Answer(NamedTuple):
     margins: list[float]
 
 
-def begin(state: State, model: str, options: dict[str, Any] | None, **more: Any) -> None:
-    """Starts an engine; with a pool if there are options for it."""
+def begin(state: State, model: str, options: dict[str, Any] | None, blocks: int) -> None:
+    """Starts an engine with so many blocks of its own, and a pool if there are options for it."""
     vllm: Any = importlib.import_module("vllm")
     given: dict[str, Any] = {
         "skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": True, "block_size": BLOCK,
-        "max_model_len": 1024, "max_num_batched_tokens": 256, "kv_cache_memory_bytes": 32 << 20,
-        "enable_lora": True, "max_loras": 2, "max_lora_rank": 8, **more,
+        "max_model_len": 1024, "max_num_batched_tokens": 256, "kv_cache_memory_bytes": blocks * BLOCK_BYTES,
+        "enable_lora": True, "max_loras": 2, "max_lora_rank": 8,
     }  # fmt: skip
     if options is not None:
         given["kv_transfer_config"] = {
@@ -78,6 +79,22 @@ def ask_on_and_on(state: State, seed: int) -> None:
 def drop_own_cache(state: State) -> None:
     """The engine forgets all prefixes that it had itself; the pool stays."""
     assert state["engine"].reset_prefix_cache()
+
+
+def lose_next_load(state: State) -> None:
+    """What is found next is gone when it is to be read."""
+    worker: Any = importlib.import_module("openshelf.adapters.vllm._worker").Worker
+    pool = worker._pool
+
+    def gone(*_: Any) -> None:
+        worker._pool, state["lost"] = pool, True
+        raise Closed("lost by a test")
+
+    worker._pool = gone
+
+
+def has_lost(state: State) -> bool:
+    return bool(state.pop("lost", False))
 
 
 def one(engine: Peer, tokens: list[int], *more: Any) -> Answer:

@@ -15,6 +15,7 @@ import numpy as np
 BLOCK = 32
 VOCABULARY = 256
 LAYERS, HEADS, HEAD_DIM, HIDDEN = 3, 2, 32, 128
+BLOCK_BYTES = LAYERS * HEADS * 2 * BLOCK * HEAD_DIM * 4
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,

@@ -16,7 +16,17 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 from openshelf import KVPool, Layout, Space
 from tests.kv.prompts import assert_sound
 from tests.processes import Died, Peer
-from tests.vllm.engines import STARTING, ask, ask_on_and_on, assert_same, begin, drop_own_cache, one
+from tests.vllm.engines import (
+    STARTING,
+    ask,
+    ask_on_and_on,
+    assert_same,
+    begin,
+    drop_own_cache,
+    has_lost,
+    lose_next_load,
+    one,
+)
 from tests.vllm.models import BLOCK, HEAD_DIM, HEADS, LAYERS, prompt, save_adapter, save_model
 
 OPTIONS = {"space": "shelf", "capacity": "4MiB"}  # 80 blocks
@@ -34,9 +44,10 @@ class Shelf:
     second: Peer
 
 
-def started(model: str, options: dict[str, str] | None) -> Peer:
+def started(model: str, options: dict[str, str] | None, blocks: int = 640) -> Peer:
+    """`blocks` of KV cache of its own."""
     engine = Peer()
-    engine.start(begin, model, options)
+    engine.start(begin, model, options, blocks)
     engine.finish(STARTING)
     return engine
 
@@ -152,6 +163,28 @@ def test_evicted_prompts_are_computed_again(shelf: Shelf) -> None:
     gone = one(shelf.first, prompts[0])
     assert gone.cached == 0
     assert_same(gone, expected[0])
+
+
+def test_blocks_that_are_gone_are_computed_again_and_stored_right(shelf: Shelf) -> None:
+    start, tokens = prompt(300, 75), prompt(300, 75) + prompt(200, 76)
+    one(shelf.first, start)
+    expected = one(shelf.plain, tokens)
+    shelf.second.call(lose_next_load)
+    assert_same(one(shelf.second, tokens), expected)
+    assert shelf.second.call(has_lost)
+    shelf.first.call(drop_own_cache)
+    full = one(shelf.first, tokens)
+    assert full.cached == 480
+    assert_same(full, expected)
+
+
+def test_preempted_requests_answer_as_without_a_pool(shelf: Shelf) -> None:
+    prompts = [prompt(200, 77 + at) for at in range(4)]
+    engine = started(shelf.model, OPTIONS, blocks=36)  # of 44 that are needed at once
+    expected, answers = (peer.call(ask, prompts, None, "", 140) for peer in (shelf.plain, engine))
+    engine.kill()
+    for got, wanted in zip(answers, expected, strict=True):
+        assert_same(got, wanted)
 
 
 def test_other_models_do_not_mix(shelf: Shelf) -> None:

@@ -270,8 +270,9 @@ def test_a_pool_of_other_blocks_names_the_option(make: Make, space: Space) -> No
 
 
 def test_unsupported_engines_are_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="packs its KV cache"):
-        layout_of(config, cache_of(head_size_v=16))
+    for field, value in (("head_size_v", 16), ("non_causal", True)):
+        with pytest.raises(BadInput, match=f"has {field} = {value}, only"):
+            layout_of(config, cache_of(**{field: value}))
     two = cache_of()
     two.kv_cache_groups *= 2
     with pytest.raises(BadInput, match="2 kinds of KV cache"):

@@ -54,10 +54,10 @@ def spec_of(cache: Any) -> Any:
     if kind != "FullAttentionSpec":
         raise BadInput(f"this model keeps a {kind}: only full attention is supported, neither latent nor hybrid")
     plain = {"head_size_v": spec.head_size, "num_head_slots": None, "state_content_bytes": None}
-    plain |= {"page_size_padded": None, "tokens_per_state": 1}
+    plain |= {"page_size_padded": None, "tokens_per_state": 1, "non_causal": False}
     for field, expected in plain.items():
         if (came := getattr(spec, field)) != expected:
-            raise BadInput(f"this model packs its KV cache ({field} is {came}, expected {expected}): not supported")
+            raise BadInput(f"this model's KV cache has {field} = {came}, only {expected} is supported")
     return spec
 
 
