@@ -254,7 +254,7 @@ def test_wrong_options_name_the_option() -> None:
     assert Options.read({"space": "kv", "size": "1GiB", "model": None}) == Options("kv", "1GiB")
     for given, error, text in (
         ({}, BadInput, "needs 'space'"),
-        ({"space": "kv", "spcae": "x"}, BadInput, "an option 'spcae'; known are space, size, pool"),
+        ({"space": "kv", "spcae": "x"}, BadInput, "no option 'spcae'; there are space, size, pool"),
         ({"space": 3}, Mismatch, "'space' is text, got 3"),
         ({"space": "kv", "size": "much"}, BadInput, "'size': 'much' is not a size"),
         ({"space": "kv", "quota": -1}, BadInput, "'quota': a size must be positive"),

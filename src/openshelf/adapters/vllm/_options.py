@@ -33,7 +33,7 @@ class Options:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                raise BadInput(f"{_WHERE} has an option {name!r}; known are {', '.join(known)}")
+                raise BadInput(f"{_WHERE} has no option {name!r}; there are {', '.join(known)}")
         if not given.get("space"):
             raise BadInput(f"{_WHERE} needs 'space', the name of a space, as in {{'space': 'kv', 'size': '16GiB'}}")
         for name, value in given.items():
