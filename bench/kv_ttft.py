@@ -9,9 +9,7 @@ depend on them. One thread a worker.
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
-import signal
 import statistics
 import tempfile
 import time
@@ -23,12 +21,14 @@ import numpy as np
 
 from openshelf import KVPool, Space
 from side_by_side import Report, Row, arguments, p99
+from worker_process import Process
 
 WORKERS = 4
 QUESTION = 32  # tokens
 BEGINNINGS = 4  # in all, of which a worker has room for:
 ROOM = 2
 VOCABULARY = 8192
+PRELOAD = ("transformers.models.llama.modeling_llama", "openshelf.adapters.transformers")
 
 
 @dataclass(frozen=True)
@@ -113,45 +113,8 @@ class Worker:
         return [self.ask((first + at) % BEGINNINGS, first + at, cached, new=4) for at in range(count)]
 
 
-def work(pipe: Any, size: Size) -> None:
-    worker = Worker(size)
-    pipe.send(None)
-    while True:
-        name, given = pipe.recv()
-        if name is None:
-            return
-        pipe.send(getattr(worker, name)(*given))
-
-
-class Process:
-    """A Worker elsewhere."""
-
-    def __init__(self, size: Size) -> None:
-        context = multiprocessing.get_context("forkserver")  # which imports once what takes seconds
-        context.set_forkserver_preload(["transformers.models.llama.modeling_llama", "openshelf.adapters.transformers"])
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=work, args=(there, size), daemon=True)
-        self.process.start()
-        there.close()
-
-    def start(self, name: str | None, *given: Any) -> None:
-        self.pipe.send((name, given))
-
-    def finish(self) -> Any:
-        return self.pipe.recv()
-
-    def call(self, name: str, *given: Any) -> Any:
-        self.start(name, *given)
-        return self.finish()
-
-    def kill(self) -> None:
-        assert self.process.pid
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join()
-
-    def stop(self) -> None:
-        self.start(None)
-        self.process.join()
+def worker_of(size: Size) -> Process:
+    return Process(Worker, size, preload=PRELOAD)
 
 
 def row(id: str, case: str, pooled: list[float], plain: list[float], bar: str = "", note: str = "") -> Row:
@@ -171,7 +134,7 @@ def serve(workers: list[Process], cached: str) -> tuple[float, list[Answer]]:
 
 
 def run(report: Report, size: Size, rounds: int) -> None:
-    workers = [Process(size) for _ in range(WORKERS)]
+    workers = [worker_of(size) for _ in range(WORKERS)]
     for worker in workers:
         worker.finish()
     tokens, first, others = f"{size.tokens:,}", workers[0], workers[1:]
@@ -181,7 +144,7 @@ def run(report: Report, size: Size, rounds: int) -> None:
     cold = first.call("ask", 0, 0, "pool")
     fresh = [worker.call("ask", 0, 0, "pool") for worker in others]
     first.kill()
-    workers[0] = Process(size)
+    workers[0] = worker_of(size)
     workers[0].finish()
     again = workers[0].call("ask", 0, 0, "pool")
     assert cold.hit == 0

@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 EXPECTED = {
     "kv_pool.py": "blocks in the pool: 44 for 108 that were asked for",
     "kv_transformers.py": "worker 1: 496 of 500 tokens were there",
+    "kv_vllm.py": "vLLM is not installed",  # with it: tests/vllm/test_example.py
     "share_weights.py": "row 0 is now [2. 2. 2.] after 1 worker",
     "two_hosts.py": "host a loads [2. 2. 2.]",
     "work_queue.py": "total 190000.0 expected 190000.0",

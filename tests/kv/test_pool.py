@@ -125,6 +125,9 @@ def test_an_engines_pages_are_filled_and_stored(space: Space, axis: int, order: 
             pages = np.moveaxis(out, axis, 0)
             assert np.array_equal(pages[[5, 0]], memory[layer][table[1:]])
             assert not pages[[1, 2, 3, 4, 6, 7]].any()
+            later = hit.read_pages_async(layer, torch.from_numpy(out) if with_torch else out, [1, 3, 2], axis=axis)
+            assert later.result() is None
+            assert np.array_equal(pages[[1, 3, 2]], memory[layer][table])
         with pytest.raises(BadInput, match="there are 8"):
             hit.read_pages(0, given[0], [1, 2, 8], axis=axis)
         with pytest.raises(BadInput, match="2 pages, 3 blocks"):

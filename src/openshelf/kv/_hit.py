@@ -133,8 +133,12 @@ class Hit:
             at = layer * geometry.layout.pieces
             self._held.read(first, count, at, piece, into.addresses, into.step, into.table)
 
+    def read_pages_async(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> Future[None]:
+        """The same in the background, in turn with read_layer_async."""
+        return later("read", self.read_pages, layer, pages, table, axis=axis, start=start)
+
     def read_layer_async(self, layer: int, out: Any, *, start: int = 0) -> Future[Any]:
-        """The same in the background, one after another: layers come while those before them are computed."""
+        """read_layer in the background, one after another: layers come while those before them are computed."""
         return later("read", self.read_layer, layer, out, start=start)
 
     def read(self, out: Any = None, *, start: int = 0) -> Any:
