@@ -105,6 +105,7 @@ static nb::object get_value(const Pool& pool, nb::bytes root, nb::bytes name) {
     hit.count(1);
     if (hit.slots.empty()) return nb::none();
     nb::object result = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(hit.nbytes)));
+    if (!result.is_valid()) throw nb::python_error();
     char* into = PyBytes_AsString(result.ptr());
     nb::gil_scoped_release release;
     hit.read_value(into);
@@ -220,7 +221,7 @@ void bind_kv(nb::module_& m) {
         })
         .def("evict_value", [](const Pool& pool, nb::bytes root, nb::bytes name) { return kv_evict(KvHit(pool, kv_name_key(root_of(root), bytes_of(name))), 0); })
         .def("stick", stick)
-        .def("clear", [](KvPool& pool, std::optional<u32> tenant) { nb::gil_scoped_release release; return pool.clear(tenant.value_or(NO_SLOT)); }, "tenant"_a.none())
+        .def("clear", [](KvPool& pool, std::optional<std::string_view> tenant) { nb::gil_scoped_release release; return pool.clear(tenant ? &*tenant : nullptr); }, "tenant"_a.none())
         .def("stats", stats)
         .def("audit", audit)
         .def("check_usable", &KvPool::check_usable)

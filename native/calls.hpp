@@ -98,13 +98,16 @@ struct KvAsk {
     u8 pad[3];
 };
 
-struct KvSeen {                                // addresses are of the home's blocks, tokens and entries, slot 0
-    u64 blocks, data, stride, tokens, entries;
-    u64 block_bytes, expires_ns, nbytes, nonce;  // expires_ns: the soonest; nbytes, nonce: of a plain value
+struct KvSeen {                                // addresses are of the home's pool, and of its blocks, tokens and entries, slot 0
+    u64 pool, id, blocks, data, stride, tokens, entries;
+    u64 block_bytes, nbytes, nonce;            // nbytes, nonce: of a plain value
     u32 block_tokens, gone;                    // gone: blocks that were evicted
 };
 
-struct KvPlace { u32 slot, life; };
+struct KvPlace {
+    u32 slot, life;
+    u64 expires_ns;
+};
 
 constexpr u64 lane_of(u64 id) { return id >> 56; }
 

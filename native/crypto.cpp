@@ -98,6 +98,7 @@ static std::mutex& gate() {
 }
 
 void keep_crypto_over_forks() {
+    library();  // before the first fork: a child of a thread that is just loading it would wait for ever
     static int once = pthread_atfork([] { gate().lock(); }, [] { gate().unlock(); }, [] { gate().unlock(); });
     (void)once;
 }

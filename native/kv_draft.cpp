@@ -17,7 +17,7 @@ KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const 
 KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u8> name, u64 nbytes, u32 tenant, u64 expires_ns)
     : pool(std::move(in)), nbytes_(nbytes), expires_ns_(expires_ns), tenant_(tenant), owner_(pool->space->members.executor()), pin_(*pool) {
     pool->need_write();
-    const u64 blocks = result_.blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
+    const u64 blocks = result_.blocks = std::max<u64>(1, nbytes / pool->head().block_bytes + (nbytes % pool->head().block_bytes != 0));
     if (!KvHit(pool, kv_name_key(root, name)).slots.empty()) {
         result_.present = blocks;
     } else if (blocks > pool->head().slots || !make_way(root, name)) {  // too large ever to be whole: nothing is evicted for it
@@ -61,13 +61,31 @@ void KvDraft::catch_up() {
     for (; present > next_; present = pool->longest(std::span(keys_).first(present - 1), next_)) {
         u32 slot = pool->find(keys_[present - 1]);
         if (slot == NO_SLOT || !further.hold(slot, keys_[present - 1])) continue;
+        if (expires_ns_ != AS_IS) pool->renew(slot, expires_ns_);
+        else if (!(present = unexpired(present, slot, further))) return;
         pin_.swap_with(further);
         last_ = slot;
         result_.present += present - next_;
         next_ = present;
-        if (expires_ns_ != AS_IS) pool->renew(slot, expires_ns_);
         return;
     }
+}
+
+// Of the blocks up to `present`, the last of which is in `slot` and held, those before the first whose time is over: it is put anew.
+// 0: none that is new. Slot and pin move to the last of them.
+u64 KvDraft::unexpired(u64 present, u32& slot, KvPin& held) const {
+    const u64 now = wall_ns();
+    u64 good = present;
+    u32 last = slot;
+    for (u64 at = present, from = slot; at-- > next_; from = pool->entry(u32(from)).parent - 1) {
+        const u64 expires = load(pool->entry(u32(from)).expires_ns);
+        if (!expires || expires > now) continue;
+        good = at;
+        last = pool->entry(u32(from)).parent - 1;
+    }
+    if (good == next_) return 0;
+    if (good < present) held.move(slot = last);
+    return good;
 }
 
 u64 KvDraft::reserve(u64 most) {

@@ -40,6 +40,7 @@ public:
 
 private:
     bool make_way(const KvKey& root, std::span<const u8> name);
+    u64 unexpired(u64 present, u32& slot, KvPin& held) const;
     void need_owner() const;                     // a forked child must not go on with its parent's slots
     u64 block_tokens() const { return pool->head().block_tokens; }
 

@@ -141,8 +141,10 @@ u32 KvPool::drop_unused(u32 tenant, u32 most) {
     return round.finish();
 }
 
-u32 KvPool::clear(u32 tenant) {
+u32 KvPool::clear(const std::string_view* name) {
     need_write();
+    u32 tenant = NO_SLOT;
+    if (name && (tenant = find_tenant(hash_name(*name) | 1)) == NO_SLOT) return 0;
     constexpr u32 ROUND = 8192;                  // others wait for milliseconds, not for all of a large pool
     u32 total = 0;
     {

@@ -43,6 +43,7 @@ struct KvHead {
     u64 block_bytes, stride;
     u32 slots, block_tokens, buckets, tenants;
     u64 tenants_at, heads_at, entries_at, tokens_at, leaves_at, free_at, tables_at, ghosts_at, data_at, bytes;
+    u64 id;                                     // random: a pool that is made anew in the same place has another
     u64 check;                                  // of everything above
     alignas(64) Lock lock;                      // of everything but look-ups
     u32 free_count, leaf_count, filling, live;
@@ -58,7 +59,7 @@ struct KvHead {
     u64 evicted_blocks, declined_blocks, expired_blocks, fetched_blocks;
     alignas(64) Lock turns[KV_FETCHERS];           // to fetch from other hosts: by the first word of the first key that is missing
 };
-static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 128 && offsetof(KvHead, lock) == 192 && offsetof(KvHead, linking) == 216 &&
+static_assert(sizeof(KvHead) <= PAGE && offsetof(KvHead, check) == 136 && offsetof(KvHead, lock) == 192 && offsetof(KvHead, linking) == 216 &&
               offsetof(KvHead, clock) == 256 && offsetof(KvHead, queries) == 320 && offsetof(KvHead, stored_blocks) == 384);
 
 struct KvTenant {
@@ -102,7 +103,7 @@ struct KvShape {
     u32 block_tokens, slots;
 };
 
-// The head of a pool with these sizes, its check included.
+// The head of a pool with these sizes, without id and check.
 KvHead kv_head(const KvShape& shape);
 
 }  // namespace osf

@@ -84,4 +84,6 @@ KvKey kv_next_key(const KvKey& key, u64 nonce) {
     return hash.end();
 }
 
+void kv_load_hash() { sha(); }
+
 }  // namespace osf

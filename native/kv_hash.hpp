@@ -10,6 +10,8 @@
 
 namespace osf {
 
+void kv_load_hash();        // the library, while nobody forks: a child of a thread that is just loading it would wait for ever
+
 KvKey sha256(std::span<const u8> data);
 
 // key of a block = SHA-256("OSFKVB1\0" + key of the one before + tokens as little-endian u32)

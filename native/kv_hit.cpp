@@ -48,6 +48,7 @@ KvHit::KvHit(std::shared_ptr<KvPool> in, const KvKey& name_key) : pool(std::move
         nbytes = pool->entry(slots[0]).nbytes;
         nonce = pool->entry(slots[0]).nonce;
         u64 blocks = std::max<u64>(1, div_up(nbytes, pool->head().block_bytes));
+        if (nbytes > u64(pool->head().slots) * pool->head().block_bytes) throw Error(Code::corrupt, "a KV pool's value is larger than the pool; delete the pool");
         while (keys.size() < blocks) keys.push_back(kv_next_key(keys.back(), nonce));
         whole = (blocks == 1 || (hold_last(keys, blocks) && slots.size() == blocks)) && unexpired();
     }
@@ -79,13 +80,13 @@ bool KvHit::hold_last(std::span<const KvKey> keys, u64 present, u64 first) {
 }
 
 void KvHit::walk_back(u64 blocks, u32 last, u64 first) {
-    if (load(pool->entry(last).position) + 1 != first + blocks) throw Error(Code::corrupt, "a KV pool's block is not where its prompt says; delete the pool");
+    if (load(pool->entry(last).position) + 1 != first + blocks) throw Error(Code::bad_input, "a KV pool's block has another place in its prompt");
     slots.resize(blocks);
     u32 slot = last;
     for (u64 at = blocks; at-- > 0;) {
         slots[at] = slot;
         u32 parent = load(pool->entry(slot).parent, std::memory_order_relaxed);
-        if ((first + at == 0) != (parent == 0) || parent > pool->head().slots)
+        if ((first + at == 0) != (parent == 0) || (at && !parent) || parent > pool->head().slots)
             throw Error(Code::corrupt, "a KV pool's blocks do not hang together; delete the pool");
         slot = parent - 1;
     }

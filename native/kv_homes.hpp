@@ -1,8 +1,9 @@
 // Pools of other hosts. A host's processes put into their own host's pool; what they miss there is asked of the other hosts' pools of that
 // name, in one call for all blocks (calls.hpp, kv_seek), and fetched into the own pool, where all processes of the host find it.
 //
-// Nothing is pinned at the other host. Its blocks are read by address, and in the same transfer, after them, the entry of the last
-// one: if that is the same block still, in the same life, it never left, nor did any before it, and the bytes are its own.
+// No block is pinned at the other host. Blocks are read by address, and in the same transfer, after them, the entry of the last
+// one: if that is the same block still, in the same life, it never left, nor did any before it, and the bytes are its own. The caller
+// holds the array at KvSeen::pool, so that its memory is not another array's; and its id comes last, should it be another pool.
 #pragma once
 
 #include "kv_draft.hpp"

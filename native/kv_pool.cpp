@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <ctime>
+#include <sys/random.h>
 
 #include "kv_policy.hpp"
 #include "sync.hpp"
@@ -46,7 +47,6 @@ KvHead kv_head(const KvShape& shape) {
     part(head.ghosts_at, sizeof(KvGhost) * KV_GHOSTS * slots);
     head.data_at = align_up(at, PAGE);
     head.bytes = head.data_at + head.stride * slots;
-    head.check = head_check(head);
     return head;
 }
 
@@ -61,6 +61,9 @@ void KvPool::format(Space& space, const Held& held, const KvShape& shape) {
     auto& tables = *reinterpret_cast<KvTables*>(base + head.tables_at);
     for (auto& values : tables.values)           // least recently used, until something is learned
         for (u32 age = 0; age < KV_AGES; age++) values[age] = float(1 / (1 + kv_age_from(age, head)));
+    if (::getrandom(&head.id, sizeof head.id, 0) != sizeof head.id) fail_os("getrandom", errno);
+    head.check = head_check(head);
+    head.values = head.id;                       // nonces of another pool's values are others
     head.free_count = shape.slots;
     head.clock = 1;
     std::memcpy(base, &head, sizeof head);
@@ -94,6 +97,7 @@ KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), hel
     mask_ = head_->buckets - 1;
     touched_ = std::vector<std::atomic<bool>>(head_->slots);
     entries_offset_ = u64(reinterpret_cast<char*>(entries_) - space->base());
+    kv_load_hash();
 }
 
 KvPool::~KvPool() { space->release(held_); }
@@ -178,24 +182,28 @@ void KvPool::count_match(u32 slot, u64 queried, u64 hit) {
     kv_match(entries_[slot], load(head_->clock, std::memory_order_relaxed), queried, hit, *head_, *tables_);
 }
 
+u32 KvPool::find_tenant(u64 id) const {
+    for (u32 at = 0; at < head_->tenants && load(tenants_[at].id); at++)
+        if (load(tenants_[at].id) == id) return at;
+    return NO_SLOT;
+}
+
 u32 KvPool::tenant(std::string_view name, const u32* quota) {
     const u64 id = hash_name(name) | 1;
-    auto find_it = [&] {
-        u32 at = 0;
-        while (at < head_->tenants && load(tenants_[at].id) && load(tenants_[at].id) != id) at++;
-        return at;
-    };
-    u32 at = find_it();
-    if (at < head_->tenants && load(tenants_[at].id) && !quota) return at;
+    u32 at = find_tenant(id);
+    if (at != NO_SLOT && !quota) return at;
     if (space->read_only()) return 0;  // it will put nothing
     need_write();
     Guard guard(*this);
-    at = find_it();
+    at = find_tenant(id);
+    const bool fresh = at == NO_SLOT;
+    if (fresh)
+        for (at = 0; at < head_->tenants && load(tenants_[at].id);) at++;
     if (at == head_->tenants)
         throw Error(Code::no_room, "the pool has " + std::to_string(KV_TENANTS) + " tenants, the most it may; use another pool (name=)");
     KvTenant& tenant = tenants_[at];
-    if (quota || !load(tenant.id)) store(tenant.quota, quota ? *quota : 0);
-    if (!load(tenant.id)) {
+    if (quota || fresh) store(tenant.quota, quota ? *quota : 0);
+    if (fresh) {
         std::memset(tenant.name, 0, sizeof tenant.name);
         std::memcpy(tenant.name, name.data(), std::min<u64>(name.size(), sizeof tenant.name - 1));
         step();

@@ -76,13 +76,9 @@ public:
     KvUse use_of(std::span<const KvKey> missing, u32 parent, u32 position) const;  // a put of them after `parent`
     void renew(u32 slot, u64 expires_ns);                    // it and all before it
 
-    // One process of the host at a time fetches the blocks from this key on. False: not within the time; it may be done all the same.
-    bool take_turn(const KvKey& key, long timeout_ns) { return lock_take(turn(key), space->members, timeout_ns) != Grant::timed_out; }
-    void drop_turn(const KvKey& key) { lock_drop(turn(key)); }
-
     // Eviction
     u32 evict(u32 slot, const KvKey& key, u32 keep);         // it and those before it that nobody else needs, but the first `keep`
-    u32 clear(u32 tenant);                                   // NO_SLOT: of all
+    u32 clear(const std::string_view* tenant);               // null: of all
     bool stick(u32 slot, bool on);
     void tend(u64 every_ns);                                 // what dead processes left and what has expired, if not done so lately
 
@@ -114,7 +110,7 @@ private:
         KvPool& pool_;
     };
 
-    Lock& turn(const KvKey& key) const { return head_->turns[key.words[0] % KV_FETCHERS]; }
+    u32 find_tenant(u64 id) const;                           // NO_SLOT: there is none
     u64 offset_of(u32 slot) const { return entries_offset_ + u64(slot) * sizeof(KvEntry); }
     bool valid(u32 slot) const { return slot < head_->slots; }
     u32& bucket(const KvEntry& entry) const { return heads_[load(entry.key[0], std::memory_order_relaxed) & mask_]; }
@@ -132,7 +128,7 @@ private:
     u32 evict_lowest(u32 want);
     u32 evict_of(u32 tenant, u32 want);
     u32 drop_unused(u32 tenant, u32 most);
-    void make_room(u32 want, u32 tenant);
+    void make_room(u32 want, u32 later, u32 tenant);
     bool leaf(const KvEntry& entry) const { return entry.state == kv_live && !entry.children && !(entry.flags & kv_sticky); }
     void list(u32 slot);                                     // among the leaves if it is one, else not
     void unlist(u32 slot);
@@ -177,6 +173,29 @@ private:
     u64& word() const { return pool_->space->members.pin(index_); }
     KvPool* pool_;
     u32 index_;
+};
+
+// One process of the host at a time fetches the blocks from a key on.
+class KvTurn {
+public:
+    KvTurn(std::shared_ptr<KvPool> pool, const KvKey& key) : pool_(std::move(pool)), lock_(&pool_->head().turns[key.words[0] % KV_FETCHERS]) {}
+    ~KvTurn() { drop(); }
+    KvTurn(const KvTurn&) = delete;
+    KvTurn& operator=(const KvTurn&) = delete;
+    bool take(long timeout_ns) {
+        if (lock_take(*lock_, pool_->space->members, timeout_ns) == Grant::timed_out) return false;
+        owner_ = pool_->space->members.executor();
+        return true;
+    }
+    void drop() {
+        if (owner_ && owner_ == pool_->space->members.executor()) lock_drop(*lock_);  // not in a forked child
+        owner_ = 0;
+    }
+
+private:
+    std::shared_ptr<KvPool> pool_;
+    Lock* lock_;
+    u32 owner_ = 0;
 };
 
 // A count that is changed with the lock and may be read without.

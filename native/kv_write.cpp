@@ -1,5 +1,6 @@
 // Slots to fill, and the filled ones published.
 #include <algorithm>
+#include <thread>
 
 #include "kv_policy.hpp"
 #include "kv_pool.hpp"
@@ -29,12 +30,14 @@ u32 KvPool::take_free(u32 want, u32 tenant, std::vector<u32>& out) {
     return taken;
 }
 
-// Some more than wanted are evicted at a time, for each round looks at all pins.
-void KvPool::make_room(u32 want, u32 tenant) {
+// Some more than wanted are evicted at a time, for each round looks at all pins; of a tenant at its quota as many as `later` needs, for it looks
+// at all entries.
+void KvPool::make_room(u32 want, u32 later, u32 tenant) {
+    constexpr u32 MUCH = 8192;
     KvTenant& own = tenants_[tenant];
     if (own.quota && own.used + want > own.quota) {
         u32 more = own.used + want - own.quota;
-        evict_of(tenant, std::max(more, std::min(32u, own.quota / 256)));
+        evict_of(tenant, std::max({more, std::min({later, MUCH, own.quota}), std::min(32u, own.quota / 256)}));
         want = own.used < own.quota ? std::min(want, own.quota - own.used) : 0;
     }
     if (head_->free_count < want) evict_lowest(std::max(want - head_->free_count, std::min(32u, head_->slots / 256)));
@@ -54,9 +57,10 @@ u32 KvPool::take_some(u32 want, u32 tenant, std::vector<u32>& out) {
     constexpr u32 ROUND = 1024;
     u32 taken = 0;
     for (u32 got = 1; got && taken < want; taken += got) {
+        if (taken) std::this_thread::yield();    // who waits for the lock would else see it taken again
         Guard guard(*this);
         u32 most = std::min(want - taken, ROUND);
-        make_room(most, tenant);
+        make_room(most, want - taken, tenant);
         const KvTenant& own = tenants_[tenant];
         if (own.quota) most = std::min(most, own.used < own.quota ? own.quota - own.used : 0);
         got = take_free(most, tenant, out);

@@ -324,6 +324,7 @@ void Remote::channel_discard(RemoteArray& array) { call(about(Call::channel_disc
 
 std::shared_ptr<Transfer> Remote::get(std::vector<Range> ranges, std::vector<char*> places) {
     check_usable();
+    if (ranges.size() > RANGES_MAX) throw Error(Code::bad_input, "one transfer has at most " + std::to_string(RANGES_MAX) + " ranges");
     auto transfer = std::make_shared<Transfer>(false, std::move(ranges), std::move(places));
     line().transfers->submit(transfer);
     return transfer;
@@ -331,6 +332,7 @@ std::shared_ptr<Transfer> Remote::get(std::vector<Range> ranges, std::vector<cha
 
 std::shared_ptr<Transfer> Remote::write(std::vector<Range> ranges, std::vector<char*> places) {
     check_usable();
+    if (ranges.size() > RANGES_MAX) throw Error(Code::bad_input, "one transfer has at most " + std::to_string(RANGES_MAX) + " ranges");
     auto transfer = std::make_shared<Transfer>(true, std::move(ranges), std::move(places));
     line().transfers->submit(transfer);
     return transfer;

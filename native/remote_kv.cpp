@@ -14,7 +14,11 @@ KvSight Remote::kv_seek(std::string_view pool, KvWhat what, u64 first, u32 keep,
     };
     Answer answer = call(std::move(asked));
     sight.seen = In(answer.payload).get<KvSeen>();
-    if (sight.seen.blocks != sight.places.size()) throw Error(Code::refused, "the host " + peer_.label() + " tells of other blocks than it counts");
+    const KvSeen& seen = sight.seen;
+    const bool value = what >= KvWhat::look_value;
+    if (seen.blocks != sight.places.size() || (value ? sight.places.size() > KV_KEYS_MAX : sight.places.size() * 32 > keys.size()) ||
+        seen.nbytes > seen.blocks * seen.block_bytes)
+        throw Error(Code::refused, "the host " + peer_.label() + " tells of other blocks than it counts, or than it was asked for");
     return sight;
 }
 

@@ -23,8 +23,6 @@
 
 namespace osf {
 
-class KvPool;
-
 struct Served {
     std::shared_ptr<Space> space;
     u64 incarnation = 0;
@@ -60,8 +58,6 @@ public:
     // Holds what another process holds, by the same numbers; the pins' indices. Throws bad_input if that one does not hold all of it.
     std::vector<u32> inherit(Proxy& from, const std::vector<u64>& numbers);
 
-    std::shared_ptr<KvPool> pool(std::string_view name);  // null: there is none of that name
-
     const std::shared_ptr<Space> space;
     const Uuid uuid;
     std::array<std::mutex, LANES> lanes;         // one call at a time in each, also if it came by a connection that broke since
@@ -77,8 +73,6 @@ private:
     std::atomic<bool> inherited_;
     std::unordered_set<u64> early_;              // numbers released before they were known: of calls that are still worked on
     std::map<u32, u64> left_;                    // pins that a killed keeper left, by index: record
-    std::mutex pools_mutex_;
-    std::map<std::string, std::shared_ptr<KvPool>, std::less<>> pools_;  // that were asked for
 };
 
 // A connection as the ticker sees it.

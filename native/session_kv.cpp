@@ -4,24 +4,16 @@
 
 namespace osf {
 
-std::shared_ptr<KvPool> Proxy::pool(std::string_view name) {
-    std::lock_guard guard(pools_mutex_);
-    auto known = pools_.find(name);
-    if (known != pools_.end()) {
-        if (known->second->usable()) return known->second;
-        pools_.erase(known);                     // deleted; perhaps there is another by now
-    }
+// Opened for each call: one that is kept would keep the memory of a pool that is deleted.
+static std::shared_ptr<KvPool> open_pool(const std::shared_ptr<Space>& space, std::string_view name) {
     Held held = space->find(name);
-    if (!held) return nullptr;
-    return pools_.emplace(name, std::make_shared<KvPool>(space, held)).first->second;
+    return held ? std::make_shared<KvPool>(space, held) : nullptr;
 }
 
 static KvSeen describe(const KvPool& pool, const KvHit& hit) {
     const KvHead& head = pool.head();
-    KvSeen seen{hit.slots.size(), u64(pool.data()), head.stride, u64(pool.tokens(0)), u64(&pool.entry(0)), head.block_bytes, 0, hit.nbytes, hit.nonce, head.block_tokens, 0};
-    for (u32 slot : hit.slots)
-        if (u64 expires = load(pool.entry(slot).expires_ns); expires && (!seen.expires_ns || expires < seen.expires_ns)) seen.expires_ns = expires;
-    return seen;
+    return {u64(&head), head.id, hit.slots.size(), u64(pool.data()), head.stride, u64(pool.tokens(0)), u64(&pool.entry(0)), head.block_bytes,
+            hit.nbytes, hit.nonce, head.block_tokens, 0};
 }
 
 void Session::kv_seek(In& in) {
@@ -36,13 +28,14 @@ void Session::kv_seek(In& in) {
     receive(reinterpret_cast<char*>(keys.data()), ask.keys * sizeof(KvKey));
     const bool value = ask.what >= KvWhat::look_value;
     if (ask.what > KvWhat::evict_value || (value && ask.keys != 1)) throw Error(Code::bad_input, "a look-up of no known kind");
-    auto pool = proxy_->pool(name);
+    auto pool = open_pool(proxy_->space, name);
     KvSeen seen{};
     std::vector<KvPlace> places;
     if (pool) {
+        if (ask.first > pool->head().slots) throw Error(Code::bad_input, "no prompt has so many blocks before these");
         KvHit hit = value ? KvHit(pool, keys[0]) : KvHit(pool, keys, ask.first);
         seen = describe(*pool, hit);
-        for (u32 slot : hit.slots) places.push_back({slot, load(pool->entry(slot).life)});
+        for (u32 slot : hit.slots) places.push_back({slot, load(pool->entry(slot).life), load(pool->entry(slot).expires_ns)});
         if (ask.what == KvWhat::use || ask.what == KvWhat::use_value) hit.count(value ? 1 : ask.keys);
         if (ask.what == KvWhat::evict || ask.what == KvWhat::evict_value) seen.gone = kv_evict(std::move(hit), ask.keep);
     }
@@ -60,8 +53,8 @@ void Session::kv_clear(In& in) {
     const bool all = in.get<u8>();
     std::string_view tenant = in.text();
     in.end();
-    auto pool = proxy_->pool(name);
-    reply(Out().add(pool ? pool->clear(all ? NO_SLOT : pool->tenant(tenant, nullptr)) : u32(0)));
+    auto pool = open_pool(proxy_->space, name);
+    reply(Out().add(pool ? pool->clear(all ? nullptr : &tenant) : u32(0)));
 }
 
 }  // namespace osf

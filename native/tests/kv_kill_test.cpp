@@ -14,7 +14,7 @@ static const std::vector<std::pair<const char*, std::function<void(const std::sh
     {"match", [](auto& pool) { KvHit hit(pool, ROOT, prompt("keep"), true); step(); step(); }},
     {"match and release", [](auto& pool) { look(pool, prompt("keep")); look(pool, prompt("full")); }},
     {"evict", [](auto& pool) { evict(pool, prompt("fullest")); }},
-    {"clear", [](auto& pool) { pool->clear(NO_SLOT); }},
+    {"clear", [](auto& pool) { pool->clear(nullptr); }},
     {"tenant", [](auto& pool) { u32 two = 2; put(pool, prompt("yz12"), pool->tenant("new", &two)); }},
     {"stick", [](auto& pool) {
         u32 slot = KvHit(pool, ROOT, prompt("full"), true).slots.back();

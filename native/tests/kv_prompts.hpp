@@ -100,7 +100,7 @@ inline void random_deed(const std::shared_ptr<KvPool>& pool, std::mt19937& rando
     switch (random() % 8) {
         case 0: case 1: case 2: put(pool, prompt(path), 0, random() % 4 ? 0 : wall_ns() + random() % 2'000'000); break;
         case 3: evict(pool, prompt(path)); break;
-        case 4: if (random() % 64 == 0) pool->clear(NO_SLOT); break;
+        case 4: if (random() % 64 == 0) pool->clear(nullptr); break;
         case 5: {
             std::string key(1, char('a' + random() % 4)), value(BLOCK_BYTES * 2 + 9, key[0]);
             KvHit hit(pool, kv_name_key(ROOT, name(key)));

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from openshelf import KVPool, Layout, _core
+from openshelf.errors import OpenshelfError
 from tests.hosts import worker
 from tests.hosts.cluster import Cluster
 from tests.hosts.nursery import NurseryPeer
@@ -139,6 +143,170 @@ def test_what_expires_expires_where_it_was_fetched_to(loopback: Cluster) -> None
     assert two.call(_look, PROMPT) == 0
 
 
+def test_what_was_renewed_elsewhere_is_fetched_again(loopback: Cluster) -> None:
+    one, two = _meet(loopback)
+    one.call(_put, PROMPT[:2])
+    one.call(_put, PROMPT, 1.0)
+    assert two.call(_look, PROMPT) == 5
+    time.sleep(1.1)
+    assert one.call(_look, PROMPT) == two.call(_look, PROMPT) == 2  # these two were for ever
+    one.call(_put, PROMPT, 100.0)
+    assert one.call(_look, PROMPT) == two.call(_look, PROMPT) == 5
+
+
+def _enter_raw(state: State, url: str) -> None:
+    worker.enter(state, url)
+    state["pool"] = KVPool(state["space"], Layout.raw(64), 1, capacity="40MiB")
+
+
+def test_a_value_of_very_many_blocks_is_fetched(loopback: Cluster) -> None:
+    one, two = loopback[0].peer(), loopback[1].peer()
+    one.call(_enter_raw, loopback[0].url())
+    two.call(_enter_raw, loopback[1].url())
+    value = np.random.default_rng(3).bytes(66_500 * 64 - 7)
+    one.call(_call, "put", "large", value)
+    assert two.call(_call, "get", "large") == value
+
+
+def _match_at(state: State, path: list[int], moment_ns: int) -> int:
+    worker.wait_until(moment_ns)
+    return prompts.look(state["pool"], path)
+
+
+def test_two_processes_of_a_host_that_want_the_same_at_once_fetch_it_once(loopback: Cluster) -> None:
+    one, two = _meet(loopback, 200)
+    three = loopback[1].peer()
+    three.call(_enter, loopback[1].url(), 200)
+    for number in range(1, 21):
+        path = [number] * 8
+        one.call(_put, path)
+        moment = time.monotonic_ns() + 20_000_000
+        for peer in (two, three):
+            peer.start(_match_at, path, moment)
+        assert (two.finish(), three.finish()) == (8, 8)
+    assert two.call(_facts)["fetched_blocks"] == 20 * 8
+
+
+def _delete(state: State, everywhere: bool) -> None:
+    state.pop("pool").close()
+    gc.collect()
+    if everywhere:
+        state["space"].delete("kv")
+    else:  # as if the others were cut off
+        assert state["space"]._native.core.remove("kv")
+    state["space"]._native.core.collect()
+
+
+def _free(state: State) -> int:
+    return int(state["space"]._native.core.stats()["free"])
+
+
+def _enter_and_count_free(state: State, url: str) -> int:
+    worker.enter(state, url)
+    free = _free(state)
+    state["pool"] = small_pool(state["space"], 5000)
+    assert _free(state) < free
+    return free
+
+
+def test_a_deleted_pool_takes_no_room(loopback: Cluster) -> None:
+    one, two = loopback[0].peer(), loopback[1].peer()
+    free = one.call(_enter_and_count_free, loopback[0].url())
+    two.call(_enter, loopback[1].url())
+    one.call(_put, PROMPT)
+    assert two.call(_look, PROMPT) == 5
+    one.call(_delete, True)
+    assert one.call(_free) == free
+
+
+def _write_over(state: State) -> None:
+    """Other arrays where a pool was: its head and entries as they were, its blocks written."""
+    core = state["space"]._native.core
+    state["kept"] = core.make(20 << 10, 3, 0, (20 << 10,), "", "a", False)
+    state["space"].full("b", 16 << 20, 0xEE, "uint8")
+
+
+def _make_again(state: State) -> None:
+    """The same prompt in another pool in the same place, its blocks in another order."""
+    state["pool"] = small_pool(state["space"])
+    for path in ([9, 9, 9], PROMPT):
+        prompts.put(state["pool"], path)
+    state["pool"].clear()
+    prompts.put(state["pool"], PROMPT)
+
+
+@pytest.mark.parametrize("then", [_write_over, _make_again])
+def test_what_is_no_pool_any_more_is_not_read(loopback: Cluster, then: Callable[[State], None]) -> None:
+    one, two = _meet(loopback)
+    one.call(_put, PROMPT)
+    assert two.call(_sight, PROMPT) == 5
+    one.call(_delete, False)
+    one.call(then)
+    assert two.call(_fetch, PROMPT) == 0
+
+
+def _bad_seek(state: State, first: int, count: int) -> str:
+    pool, (peer,) = state["pool"], state["space"]._native.peers
+    keys = _core.kv_keys(pool._root, tokens_of(PROMPT[:1]), prompts.BLOCK) * count
+    try:
+        return str(len(_core.kv_seek(peer.remote, pool.name, 0, first, 0, keys)))
+    except OpenshelfError as error:
+        return type(error).__name__
+
+
+def test_look_ups_that_make_no_sense_are_refused_and_harm_nobody(loopback: Cluster) -> None:
+    one, two = _meet(loopback)
+    one.call(_put, PROMPT)
+    keepers = loopback[0].keepers()
+    for first, count in ((2**64 - 1, 2), (2**64 - 1, 1), (2**32, 1), (65, 1)):
+        assert two.call(_bad_seek, first, count) == "BadInput"
+    assert two.call(_bad_seek, 1, 1) == "BadInput"
+    assert loopback[0].keepers() == keepers
+    assert two.call(_look, PROMPT) == 5
+
+
+def _stop_waiting(state: State, path: list[int]) -> str:
+    """A signal that raises while this waits for its turn."""
+    pool = state["pool"]
+    key = pool._core.draft_to_fetch(pool._root, tokens_of(path), 0).keys()[:32]
+    held = _core.kv_take_turn(pool._core, key, 1.0)
+    assert held
+
+    def give_up(*_: Any) -> None:
+        held.drop()  # so that it is granted in this very moment
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        pool.match(tokens_of(path))
+    except InterruptedError:
+        return "interrupted"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return "matched"
+
+
+def test_a_turn_is_given_back_whatever_signal_comes(loopback: Cluster) -> None:
+    one, two = _meet(loopback)
+    one.call(_put, PROMPT)
+    three = loopback[1].peer()
+    three.call(_enter, loopback[1].url())
+    assert two.call(_stop_waiting, PROMPT) == "interrupted"
+    assert three.call(_look, PROMPT) == 5
+
+
+def _clear_many(state: State) -> int:
+    return sum(state["pool"].clear(f"nobody-{number}") for number in range(1100))
+
+
+def test_clearing_unknown_tenants_makes_none(loopback: Cluster) -> None:
+    one, two = _meet(loopback)
+    one.call(_put, PROMPT)
+    assert two.call(_clear_many) == 0
+    assert set(one.call(_facts)["tenants"]) == {""}
+
+
 def test_the_longest_of_several_hosts_is_fetched(three: Cluster) -> None:
     one, two, third = _meet(three)
     one.call(_put, PROMPT[:2])
@@ -183,8 +351,8 @@ def _sight(state: State, path: list[int]) -> int:
 def _fetch(state: State, path: list[int]) -> int:
     pool = state["pool"]
     draft = pool._core.draft_to_fetch(pool._root, tokens_of(path), pool._tenant)
-    remote, sight = state["sight"]
-    return int(_core.kv_fetch(draft, remote, sight, 0))
+    pool._homes._fetch(draft, *state["sight"])
+    return int(draft.next)
 
 
 @pytest.mark.parametrize("then", [[], [[8, 7, 6, 5, 4]], [[8, 7, 6, 5, 4], PROMPT]])

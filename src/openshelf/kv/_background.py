@@ -1,4 +1,4 @@
-"""Copies in the background: one thread of this process for puts, one for reads, each in the order of the calls.
+"""Calls in the background: one thread of this process for each kind, in the order of the calls.
 
 Native code copies without the GIL, so computing goes on. A forked process starts its own threads.
 """
@@ -14,7 +14,9 @@ Result = TypeVar("Result")
 _threads: dict[str, ThreadPoolExecutor] = {}
 
 
-def later(kind: Literal["put", "read"], work: Callable[..., Result], *arguments: Any, **options: Any) -> Future[Result]:
+def later(
+    kind: Literal["match", "put", "read"], work: Callable[..., Result], *arguments: Any, **options: Any
+) -> Future[Result]:
     """The future result of a call in the background."""
     thread = _threads.get(kind)
     if thread is None:

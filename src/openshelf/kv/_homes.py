@@ -18,7 +18,8 @@ from openshelf.errors import HostLost, OpenshelfError, UnknownName
 from openshelf.space import Space
 from openshelf.space._cluster import Cluster
 
-_PATIENCE_S = 3.0  # for another process that fetches the same; a host that is gone is known to be by then
+_PATIENCE_S = 2.0  # for another process that fetches the same; then it is a miss
+_KEYS_MAX = 1 << 20  # of native KV_KEYS_MAX
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -39,24 +40,24 @@ class Homes:
 
     def __init__(self, cluster: Cluster, core: _core.KVCore, name: str) -> None:
         self._cluster, self._core, self._name = cluster, core, name
-        self._told: set[str] = set()
+        self._told: set[tuple[str, type[OpenshelfError]]] = set()
 
     def fetch(self, draft: _core.KVDraft) -> bool:
         """Fetches what the others have of a prompt's missing blocks; whether anything came, from whomever."""
         first, missing = draft.next, draft.keys()
         if not missing:
             return True
-        with self._turn(missing[:32]):
+        with self._turn(missing[:32]) as ours:
             draft.catch_up()  # another process may have fetched it meanwhile
-            found = self._longest(_What.USE, draft.next, draft.keys())
+            found = self._longest(_What.USE, draft.next, draft.keys()) if ours else None
             if found is not None:
                 self._fetch(draft, *found)
         return draft.next > first
 
     def fetch_value(self, key: bytes, draft: Callable[[int], _core.KVDraft]) -> None:
         """Fetches a plain value; `draft(nbytes)` makes room for it."""
-        with self._turn(key):
-            found = self._longest(_What.USE_VALUE, 0, key)
+        with self._turn(key) as ours:
+            found = self._longest(_What.USE_VALUE, 0, key) if ours else None
             if found is not None:
                 self._fetch(draft(found[1].nbytes), *found)
 
@@ -80,6 +81,7 @@ class Homes:
     def _seek(self, what: _What, first: int, keys: bytes, keep: int = 0) -> list[tuple[_core.Remote, _core.KVSight]]:
         if not keys:
             return []
+        keys = keys[: 32 * _KEYS_MAX]
         return self._ask(lambda remote: _core.kv_seek(remote, self._name, what, first, keep, keys))
 
     def _longest(self, what: _What, first: int, keys: bytes) -> tuple[_core.Remote, _core.KVSight] | None:
@@ -96,29 +98,32 @@ class Homes:
                 self._tell(remote, error)
                 return []
 
-        return [(peer.remote, one) for peer, answers in self._cluster.peers.ask(answer) for one in answers]
+        asked = self._cluster.peers.ask(answer, missing=False)
+        return [(peer.remote, one) for peer, answers in asked for one in answers]
 
     def _fetch(self, draft: _core.KVDraft, remote: _core.Remote, sight: _core.KVSight) -> None:
         try:
-            _core.kv_fetch(draft, remote, sight, draft.next)
+            pool = remote.find(self._name)  # its memory stays while this is held
+            if pool is not None and pool.address == sight.address:
+                _core.kv_fetch(draft, remote, sight, draft.next)
         except OpenshelfError as error:
             self._tell(remote, error)
 
     def _tell(self, remote: _core.Remote, error: OpenshelfError) -> None:
         """Serving goes on without a host that cannot help; what is wrong with it is said once."""
-        if (said := f"{remote.host}: {error}") not in self._told:
-            self._told.add(said)
-            _log.warning("the KV pool %r goes on without %s", self._name, said)
+        if (kind := (remote.host, type(error))) not in self._told:
+            self._told.add(kind)
+            _log.warning("the KV pool %r goes on without %s: %s", self._name, remote.host, error)
 
     @contextlib.contextmanager
-    def _turn(self, key: bytes) -> Iterator[None]:
-        """One process of the host at a time; if it takes all too long, several."""
-        taken = _core.kv_take_turn(self._core, key, _PATIENCE_S)
+    def _turn(self, key: bytes) -> Iterator[bool]:
+        """One process of the host at a time; False: another takes all too long."""
+        turn = _core.kv_take_turn(self._core, key, _PATIENCE_S)
         try:
-            yield
+            yield turn is not None
         finally:
-            if taken:
-                _core.kv_drop_turn(self._core, key)
+            if turn is not None:
+                turn.drop()
 
 
 def homes_of(space: Space, core: _core.KVCore, name: str) -> Homes | None:

@@ -112,7 +112,7 @@ class KVPool:
 
     def match_async(self, tokens: Any) -> Future[Hit]:
         """A match in the background: it may take a while to fetch from another host."""
-        return later("read", self.match, tokens)
+        return later("match", self.match, tokens)
 
     def match_many(self, prompts: Iterable[Any]) -> list[Hit]:
         """A hit for every prompt."""
@@ -225,7 +225,7 @@ class KVPool:
     def clear(self, tenant: str | None = None) -> int:
         """Drops all blocks of a tenant, or of all, pinned ones included, but what is held now. On all hosts that are
         up. How many blocks went."""
-        gone = self._core.clear(None if tenant is None else self._core.tenant(tenant, None))
+        gone = self._core.clear(tenant)
         return gone + (self._homes.clear(tenant) if self._homes else 0)
 
     # The whole
@@ -241,7 +241,7 @@ class KVPool:
 
     def close(self) -> None:
         """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail."""
-        self._native = None
+        self._native = self._homes = None
 
     def __enter__(self) -> KVPool:
         return self

@@ -62,22 +62,25 @@ class Peers(Sequence[Peer]):
     def __len__(self) -> int:
         return len(self._peers)
 
-    def up(self, peer: Peer) -> bool:
-        """Whether it is worth asking."""
+    def up(self, peer: Peer, missing: bool = True) -> bool:
+        """Whether it is worth asking. Without `missing`, not to see whether one that did not answer does by now."""
         now = time.monotonic()
-        if now >= peer.again_at:
+        if now >= peer.again_at and (missing or not peer.missing):
             return True
         if now - self._linked_at > _FRESH_S:
             self._links, self._linked_at = self._linked(), now
         return peer.number in self._links
 
-    def ask(self, call: Callable[[_core.Remote], T], besides: int = -1) -> Iterator[tuple[Peer, T]]:
+    def ask(
+        self, call: Callable[[_core.Remote], T], besides: int = -1, missing: bool = True
+    ) -> Iterator[tuple[Peer, T]]:
         """The answers of all hosts that are up, in the order of their numbers, in the time of the slowest."""
-        asked = self._asked(besides)
-        if len(asked) <= 1:
-            answers = [_answer(peer, call) for peer in asked]
-        else:
-            answers = list(self._threads().map(lambda peer: _answer(peer, call), asked))
+
+        def answer(peer: Peer) -> tuple[T] | None:
+            return _answer(peer, call) if self.up(peer, missing) else None  # it may have been lost while this waited
+
+        asked = self._asked(besides, missing)
+        answers = [answer(peer) for peer in asked] if len(asked) <= 1 else list(self._threads().map(answer, asked))
         return ((peer, answer[0]) for peer, answer in zip(asked, answers, strict=True) if answer)
 
     def find(self, name: str, besides: int = -1) -> list[tuple[Peer, _core.Pin]]:
@@ -97,8 +100,8 @@ class Peers(Sequence[Peer]):
         """Hosts that did not answer when they were last asked."""
         return [peer.host for peer in self._peers if peer.missing]
 
-    def _asked(self, besides: int) -> list[Peer]:
-        return [peer for peer in self._peers if peer.number != besides and self.up(peer)]
+    def _asked(self, besides: int, missing: bool = True) -> list[Peer]:
+        return [peer for peer in self._peers if peer.number != besides and self.up(peer, missing)]
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pid != os.getpid():  # a fork leaves the threads behind

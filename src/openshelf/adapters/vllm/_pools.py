@@ -19,6 +19,8 @@ class Pools:
         self._options, self._block_tokens = options, block_tokens
         if options.size is None:
             self._space = Space.open(options.space)
+        elif "://" in options.space:
+            self._space = Space.open(options.space, contribute=options.size)
         else:
             self._space = Space.create(options.space, options.size, exist_ok=True)
         self.of = functools.lru_cache(maxsize=1024)(self._open)
