@@ -197,7 +197,9 @@ void Transfers::nap(bool sending) {
     ::poll(ready, 2, 100);
     eventfd_t count;
     if (ready[1].revents) ::eventfd_read(poke_, &count);
-    lucky_ = now_ns() - start < 3 * SPIN_NS;
+    const u64 took = now_ns() - start;
+    if (took > (100 + PAUSED_MS) * MS) heard_ += took;  // this process was stopped, or the machine: nobody could be heard
+    lucky_ = took < 3 * SPIN_NS;
 }
 
 void Transfers::step() {
@@ -373,9 +375,12 @@ void Transfers::rest(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     try {
         receive();
-    } catch (const std::exception&) {
-        std::scoped_lock both(sending_, mutex_);
-        connection_.reset();
+    } catch (const std::exception& why) {
+        {
+            std::scoped_lock both(sending_, mutex_);
+            connection_.reset();
+        }
+        start_again(why);  // something may have been sent on it meanwhile
     }
     lock.lock();
     driving_ = false;
