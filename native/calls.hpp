@@ -113,7 +113,7 @@ constexpr u64 lane_of(u64 id) { return id >> 56; }
 
 constexpr int SILENCE_MS = 2500;               // a host that says nothing for so long, while it owes an answer, is lost
 constexpr int RETURN_MS = 5000;                // so long a new keeper waits for the processes that the one before it served
-constexpr int PAUSED_MS = 500;                 // that one's own time-outs come late: one was stopped
+constexpr int PAUSED_MS = 500;                 // that a home's own time-outs come late: it was stopped
 constexpr int GRACE_MS = 2000;                 // so long a process without connections keeps what it holds
 
 // A payload being written.
