@@ -92,7 +92,7 @@ class Store(ABC):
         """Stores as much under a new name."""
 
     def release(self) -> None:  # noqa: B027 - most hold nothing
-        pass
+        """Lets go of what `prefix` or `block` made readable."""
 
     def forget(self) -> None:  # noqa: B027 - most evict
         """Takes away what `put` stored, and perhaps all else."""

@@ -1,6 +1,5 @@
 #include "crypto.hpp"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/random.h>
 
@@ -9,11 +8,13 @@
 #include <mutex>
 #include <vector>
 
+#include "openssl.hpp"
+
 namespace osf {
 namespace {
 
 // As in openssl/evp.h, hmac.h and crypto.h of 3.x, which keep them stable; a context is opaque to us.
-struct Library {
+struct Library : OpenSsl {
     int (*OPENSSL_init_crypto)(std::uint64_t, const void*);
     void* (*EVP_CIPHER_CTX_new)();
     void (*EVP_CIPHER_CTX_free)(void*);
@@ -29,32 +30,22 @@ struct Library {
     u8* (*HMAC)(const void*, const void*, int, const u8*, std::size_t, u8*, unsigned*);
     int (*CRYPTO_memcmp)(const void*, const void*, std::size_t);
     const void* ocb = nullptr;
-    std::string trouble;  // why it cannot be used
 
     Library() {
-        void* handle = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (!handle) {
-            trouble = dlerror();
-            return;
-        }
-#define OSF_FIND(name)                                                   \
-    name = reinterpret_cast<decltype(name)>(dlsym(handle, #name));       \
-    if (!name && trouble.empty()) trouble = "it has no function " #name;
-        OSF_FIND(OPENSSL_init_crypto)
-        OSF_FIND(EVP_CIPHER_CTX_new)
-        OSF_FIND(EVP_CIPHER_CTX_free)
-        OSF_FIND(EVP_CIPHER_CTX_ctrl)
-        OSF_FIND(EVP_CIPHER_fetch)
-        OSF_FIND(EVP_sha256)
-        OSF_FIND(EVP_EncryptInit_ex)
-        OSF_FIND(EVP_EncryptUpdate)
-        OSF_FIND(EVP_EncryptFinal_ex)
-        OSF_FIND(EVP_DecryptInit_ex)
-        OSF_FIND(EVP_DecryptUpdate)
-        OSF_FIND(EVP_DecryptFinal_ex)
-        OSF_FIND(HMAC)
-        OSF_FIND(CRYPTO_memcmp)
-#undef OSF_FIND
+        find(OPENSSL_init_crypto, "OPENSSL_init_crypto");
+        find(EVP_CIPHER_CTX_new, "EVP_CIPHER_CTX_new");
+        find(EVP_CIPHER_CTX_free, "EVP_CIPHER_CTX_free");
+        find(EVP_CIPHER_CTX_ctrl, "EVP_CIPHER_CTX_ctrl");
+        find(EVP_CIPHER_fetch, "EVP_CIPHER_fetch");
+        find(EVP_sha256, "EVP_sha256");
+        find(EVP_EncryptInit_ex, "EVP_EncryptInit_ex");
+        find(EVP_EncryptUpdate, "EVP_EncryptUpdate");
+        find(EVP_EncryptFinal_ex, "EVP_EncryptFinal_ex");
+        find(EVP_DecryptInit_ex, "EVP_DecryptInit_ex");
+        find(EVP_DecryptUpdate, "EVP_DecryptUpdate");
+        find(EVP_DecryptFinal_ex, "EVP_DecryptFinal_ex");
+        find(HMAC, "HMAC");
+        find(CRYPTO_memcmp, "CRYPTO_memcmp");
         constexpr std::uint64_t NO_ATEXIT = 0x00080000;  // a thread may still be sealing while the process ends
         if (!trouble.empty()) return;
         OPENSSL_init_crypto(NO_ATEXIT, nullptr);
@@ -66,8 +57,7 @@ struct Library {
 const Library& library() {
     static const Library& loaded = *new Library;  // never destroyed: threads may outlive main()
     if (!loaded.trouble.empty())
-        throw Error(Code::os, "connections between hosts need OpenSSL 3 with AES-128-OCB (libcrypto.so.3; Debian and Ubuntu: apt install "
-                              "libssl3, Fedora: dnf install openssl-libs): " + loaded.trouble);
+        throw Error(Code::os, std::string("connections between hosts need OpenSSL 3 with AES-128-OCB ") + OpenSsl::WHERE + loaded.trouble);
     return loaded;
 }
 

@@ -1,38 +1,27 @@
 #include "kv_hash.hpp"
 
-#include <dlfcn.h>
+#include "openssl.hpp"
 
 namespace osf {
 namespace {
 
 // As in openssl/sha.h of 3.x: SHA256_CTX has 112 bytes.
-struct Sha {
-    int (*SHA256_Init)(void*);
-    int (*SHA256_Update)(void*, const void*, std::size_t);
-    int (*SHA256_Final)(u8*, void*);
-    std::string trouble;
+struct Sha : OpenSsl {
+    int (*SHA256_Init)(void*) = nullptr;
+    int (*SHA256_Update)(void*, const void*, std::size_t) = nullptr;
+    int (*SHA256_Final)(u8*, void*) = nullptr;
 
     Sha() {
-        void* handle = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (!handle) {
-            trouble = dlerror();
-            return;
-        }
-#define OSF_FIND(name)                                                   \
-    name = reinterpret_cast<decltype(name)>(dlsym(handle, #name));       \
-    if (!name) trouble = "it has no function " #name;
-        OSF_FIND(SHA256_Init)
-        OSF_FIND(SHA256_Update)
-        OSF_FIND(SHA256_Final)
-#undef OSF_FIND
+        find(SHA256_Init, "SHA256_Init");
+        find(SHA256_Update, "SHA256_Update");
+        find(SHA256_Final, "SHA256_Final");
     }
 };
 
 const Sha& sha() {
     static const Sha& loaded = *new Sha;  // never destroyed: threads may outlive main()
     if (!loaded.trouble.empty())
-        throw Error(Code::os, "keys of KV blocks need SHA-256 of OpenSSL 3 (libcrypto.so.3; Debian and Ubuntu: apt install libssl3, "
-                              "Fedora: dnf install openssl-libs): " + loaded.trouble);
+        throw Error(Code::os, std::string("keys of KV blocks need SHA-256 of OpenSSL 3 ") + OpenSsl::WHERE + loaded.trouble);
     return loaded;
 }
 

@@ -104,7 +104,7 @@ KvPool::~KvPool() { space->release(held_); }
 
 void KvPool::check_usable() const {
     space->check_usable();
-    if (!usable())
+    if (load(space->record(held_).state, std::memory_order_relaxed) != live)
         throw Error(Code::closed, "this KV pool was deleted from the space '" + std::string(space->header().name) + "'; make it again");
 }
 

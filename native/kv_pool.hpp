@@ -84,7 +84,6 @@ public:
 
     KvStats stats() const;
     KvAudit audit();
-    bool usable() const { return load(space->record(held_).state, std::memory_order_relaxed) == live; }  // not deleted
     void check_usable() const;
     void need_write() const;
 

@@ -58,6 +58,16 @@ private:
     std::vector<Range> ranges(In& in);
     void check(const std::vector<Range>& ranges) const;
     void receive(char* to, u64 bytes);           // parts; to nowhere if null
+    template <class T>
+    std::vector<T> receive_all(u64 count, u64 most) {
+        if (count > most) {
+            gone_ = true;                        // parts follow that nobody takes
+            throw Error(Code::bad_input, "a list has at most " + std::to_string(most) + " entries here, got " + std::to_string(count));
+        }
+        std::vector<T> all(count);
+        receive(reinterpret_cast<char*>(all.data()), count * sizeof(T));
+        return all;
+    }
 
     // KV pools
     void kv_seek(In& in);

@@ -107,12 +107,7 @@ void Session::release(In& in) {
 void Session::claim(In& in) {
     const u64 count = in.get<u64>();
     in.end();
-    if (count > PINS_BYTES / 8) {
-        gone_ = true;
-        throw Error(Code::bad_input, "nobody holds " + std::to_string(count) + " arrays");
-    }
-    std::vector<Claim> claims(count);
-    receive(reinterpret_cast<char*>(claims.data()), count * sizeof(Claim));
+    const std::vector<Claim> claims = receive_all<Claim>(count, PINS_BYTES / 8);
     std::vector<std::pair<u64, Held>> wanted;
     for (const Claim& claim : claims) wanted.push_back({claim.number, {u32(claim.pin), claim.record}});
     proxy_->claim(wanted);
@@ -226,12 +221,7 @@ void Session::inherit(In& in) {
     const Uuid parent = in.get<Uuid>();
     const u64 count = in.get<u64>();
     in.end();
-    if (count > PINS_BYTES / 8) {
-        gone_ = true;
-        throw Error(Code::bad_input, "nobody holds " + std::to_string(count) + " arrays");
-    }
-    std::vector<u64> numbers(count);
-    receive(reinterpret_cast<char*>(numbers.data()), 8 * count);
+    const std::vector<u64> numbers = receive_all<u64>(count, PINS_BYTES / 8);
     const std::vector<u32> indices = proxy_->inherit(*proxies_.of(parent), numbers);
     answered_ = true;
     for (size_t at = 0; at < count; at += BULK / 8) {

@@ -20,14 +20,9 @@ void Session::kv_seek(In& in) {
     std::string_view name = in.text();
     const KvAsk ask = in.get<KvAsk>();
     in.end();
-    if (!ask.keys || ask.keys > KV_KEYS_MAX) {
-        gone_ = true;                            // parts follow that nobody takes
-        throw Error(Code::bad_input, "one look-up is for 1 to " + std::to_string(KV_KEYS_MAX) + " blocks, got " + std::to_string(ask.keys));
-    }
-    std::vector<KvKey> keys(ask.keys);
-    receive(reinterpret_cast<char*>(keys.data()), ask.keys * sizeof(KvKey));
+    const std::vector<KvKey> keys = receive_all<KvKey>(ask.keys, KV_KEYS_MAX);
     const bool value = ask.what >= KvWhat::look_value;
-    if (ask.what > KvWhat::evict_value || (value && ask.keys != 1)) throw Error(Code::bad_input, "a look-up of no known kind");
+    if (ask.what > KvWhat::evict_value || keys.empty() || (value && keys.size() != 1)) throw Error(Code::bad_input, "a look-up of no known kind");
     auto pool = open_pool(proxy_->space, name);
     KvSeen seen{};
     std::vector<KvPlace> places;

@@ -7,7 +7,6 @@ import copy
 import importlib
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,18 +36,6 @@ from tests.kv.prompts import assert_sound
 @pytest.fixture(scope="module", params=KINDS)
 def model(request: pytest.FixtureRequest) -> Any:
     return model_of(request.param)
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return model_of("llama")
-
-
-@pytest.fixture
-def pooled(space: Space, llama: Any) -> Iterator[KVPool]:
-    with pool_of(space, llama) as pool:
-        yield pool
-        assert_sound(pool)
 
 
 def test_cold_partial_and_full_hits_change_nothing(space: Space, model: Any) -> None:

@@ -3,7 +3,6 @@
 # ruff: noqa: E402 (what is skipped must not be imported)
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,7 @@ transformers: Any = pytest.importorskip("transformers", reason="transformers is 
 from openshelf import KVPool, Layout, Space
 from openshelf.adapters.transformers import PooledCache, layout_of
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
-from tests.kv.models import BLOCK, answer, config_of, model_of, pool_of, prompt
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return model_of("llama")
-
-
-@pytest.fixture
-def pooled(space: Space, llama: Any) -> Iterator[KVPool]:
-    with pool_of(space, llama) as pool:
-        yield pool
-
+from tests.kv.models import BLOCK, answer, config_of, model_of, prompt
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -19,7 +19,7 @@ from openshelf.kv import Draft, Hit, KVPool, Stored
 from openshelf.space._dtypes import element_type, to_torch
 
 
-class PooledCache(caches.Cache):  # type: ignore[misc]
+class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read transformers
     """For one call of a model: `model.generate(**inputs, past_key_values=PooledCache(pool, model, inputs))`.
 
     `inputs`: the prompt, as generate gets it: what the tokenizer made, or the tokens; several prompts if they have the

@@ -8,7 +8,7 @@ from typing import Any
 from openshelf.adapters.transformers._extra import caches, torch
 
 
-class PooledLayer(caches.DynamicLayer):  # type: ignore[misc]
+class PooledLayer(caches.DynamicLayer):  # type: ignore[misc]  # mypy does not read transformers
     """One layer: a DynamicLayer with room for the tokens to come, so that neither a prefix nor a token makes a copy.
 
     Keys and values that are still on their way from the pool are waited for when they are asked for.

@@ -13,7 +13,7 @@ from openshelf.adapters.vllm._step import Step
 from openshelf.adapters.vllm._worker import Worker
 
 
-class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
+class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm is not there when mypy runs
     """Shares prefixes through a KVPool. Options of kv_connector_extra_config: see `Options`. Trouble with the pool
     stops no request: it is logged once."""
 

@@ -22,7 +22,7 @@ class Copy:
 
 
 @dataclass
-class Step(base.KVConnectorMetadata):  # type: ignore[misc]
+class Step(base.KVConnectorMetadata):  # type: ignore[misc]  # vllm is not there when mypy runs
     """`failures`: how many steps with failed loads the scheduler knows of."""
 
     loads: list[Copy] = field(default_factory=list)
