@@ -97,8 +97,8 @@ def test_child_of_a_killed_parent_holds_its_arrays(server: Peer, place: Place) -
     os.kill(parent.pid, signal.SIGKILL)
     try:
         time.sleep(GRACE + 1)
+        until(lambda: server.call(faraway.processes) == 1)  # the parent's place ends, later on a busy machine
         assert free(server) == before - SIZE
-        assert server.call(faraway.processes) == 1
     finally:
         os.kill(child, signal.SIGKILL)
     until(lambda: free(server) == before)
