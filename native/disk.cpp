@@ -1,0 +1,81 @@
+#include "disk.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace osf {
+
+namespace {
+
+class RealFile : public File {
+public:
+    explicit RealFile(int fd) : fd_(fd) {}
+    ~RealFile() override { ::close(fd_); }
+    RealFile(const RealFile&) = delete;
+    RealFile& operator=(const RealFile&) = delete;
+
+    ssize_t read(void* to, u64 bytes, u64 at) override {
+        return whole(bytes, [&](u64 done) { return ::pread(fd_, static_cast<char*>(to) + done, bytes - done, off_t(at + done)); });
+    }
+    ssize_t write(const void* from, u64 bytes, u64 at) override {
+        return whole(bytes, [&](u64 done) { return ::pwrite(fd_, static_cast<const char*>(from) + done, bytes - done, off_t(at + done)); });
+    }
+    int sync() override { return ::fdatasync(fd_) < 0 ? -errno : 0; }
+    ssize_t size() override {
+        struct stat status {};
+        return ::fstat(fd_, &status) < 0 ? -errno : status.st_size;
+    }
+    int allocate(u64 bytes) override {
+        int error = allocate_file(fd_, 0, bytes);
+        if (error == EOPNOTSUPP) error = ::ftruncate(fd_, off_t(bytes)) < 0 ? errno : 0;
+        return -error;
+    }
+
+private:
+    template <class Call>
+    static ssize_t whole(u64 bytes, Call call) {
+        for (u64 done = 0; done < bytes;) {
+            ssize_t got = call(done);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return -errno;
+            if (got == 0) return ssize_t(done);
+            done += u64(got);
+        }
+        return ssize_t(bytes);
+    }
+    int fd_;
+};
+
+class RealDisk : public Disk {
+public:
+    std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) override {
+        const int flags = O_RDWR | O_CLOEXEC | (mode == fresh ? O_CREAT | O_EXCL : 0);
+        int fd = ::open(path.c_str(), flags | (direct ? O_DIRECT : 0), 0600);
+        if (fd < 0 && direct && errno == EINVAL) fd = ::open(path.c_str(), flags & ~O_EXCL, 0600);  // a file system without it
+        error = fd < 0 ? -errno : 0;
+        return fd < 0 ? nullptr : std::make_unique<RealFile>(fd);
+    }
+    int rename(const std::string& from, const std::string& to) override { return ::rename(from.c_str(), to.c_str()) < 0 ? -errno : 0; }
+    int remove(const std::string& path) override { return ::unlink(path.c_str()) < 0 ? -errno : 0; }
+    int sync_directory(const std::string& of_path) override {
+        const size_t slash = of_path.rfind('/');
+        int fd = ::open(slash == std::string::npos ? "." : of_path.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0) return -errno;
+        int error = ::fsync(fd) < 0 ? -errno : 0;
+        ::close(fd);
+        return error;
+    }
+    bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
+};
+
+}  // namespace
+
+Disk& real_disk() {
+    static RealDisk disk;
+    return disk;
+}
+
+}  // namespace osf
