@@ -2,81 +2,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <fcntl.h>
 #include <poll.h>
 #include <set>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
-extern char** environ;
-
 namespace osf {
-
-void send_note(int socket, const Note& note, std::string_view text, int fd) {
-    iovec parts[2] = {{const_cast<Note*>(&note), sizeof note}, {const_cast<char*>(text.data()), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    if (fd >= 0) {
-        message.msg_control = room;
-        message.msg_controllen = sizeof room;
-        cmsghdr* head = CMSG_FIRSTHDR(&message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    }
-    ssize_t sent;
-    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0) fail_os("telling the keeper", errno);
-}
-
-bool receive_note(int socket, Note& note, std::string& text, int* fd) {
-    text.resize(NOTE_MAX);
-    iovec parts[2] = {{&note, sizeof note}, {text.data(), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    ssize_t got;
-    do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    int came = -1;
-    if (got >= 0)
-        for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
-            if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) std::memcpy(&came, CMSG_DATA(head), sizeof came);
-    if (fd) *fd = came;
-    else if (came >= 0) close(came);
-    if (got < ssize_t(sizeof note)) return false;
-    text.resize(size_t(got) - sizeof note);
-    return true;
-}
-
-static int dial(const std::string& path) {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
-    std::strcpy(address.sun_path, path.c_str());
-    int big = 1 << 20;
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-    if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) {
-        int error = errno;
-        close(fd);
-        fail_os("no keeper answers at " + path, error);
-    }
-    return fd;
-}
 
 void close_space(const std::string& path, const std::string& directory) {
     int socket = dial(path);
@@ -89,51 +24,6 @@ void close_space(const std::string& path, const std::string& directory) {
     } catch (const Error&) {}
     close(socket);
     if (answered && !note.flags) throw Error(Code::not_permitted, text);
-}
-
-// All of this process, for fork and for SIGBUS. The signal handler reads the list without the mutex: it only grows and is
-// walked in a process that is about to end.
-static std::mutex& all_mutex() {
-    static auto* mutex = new std::mutex;
-    return *mutex;
-}
-static std::vector<std::atomic<Attachment*>>& all() {
-    static auto* attachments = new std::vector<std::atomic<Attachment*>>(64);
-    return *attachments;
-}
-
-static struct sigaction earlier_handler;
-
-static void on_bus_error(int number, siginfo_t* info, void* context) {
-    char text[600];
-    for (auto& one : all())
-        if (Attachment* attachment = one.load(); attachment && attachment->explain(u64(info->si_addr), text, sizeof text)) {
-            [[maybe_unused]] ssize_t put = write(STDERR_FILENO, text, strlen(text));
-            signal(SIGBUS, SIG_DFL);  // the touch is made again, and ends the process
-            return;
-        }
-    if (earlier_handler.sa_flags & SA_SIGINFO) return earlier_handler.sa_sigaction(number, info, context);
-    if (earlier_handler.sa_handler != SIG_DFL && earlier_handler.sa_handler != SIG_IGN) return earlier_handler.sa_handler(number);
-    signal(SIGBUS, SIG_DFL);
-}
-
-static void register_handlers() {
-    static bool once = [] {
-        struct sigaction action {};
-        action.sa_sigaction = on_bus_error;
-        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        sigaction(SIGBUS, &action, &earlier_handler);
-        auto each = [](void (Attachment::*call)()) {
-            for (auto& one : all())
-                if (Attachment* attachment = one.load()) (attachment->*call)();
-        };
-        static auto visit = each;
-        pthread_atfork([] { all_mutex().lock(); visit(&Attachment::fork_prepare); },
-                       [] { visit(&Attachment::fork_parent); all_mutex().unlock(); },
-                       [] { visit(&Attachment::fork_child); all_mutex().unlock(); });
-        return true;
-    }();
-    (void)once;
 }
 
 std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options) {
@@ -150,7 +40,6 @@ Attachment::Attachment(Space& space, Options options)
     : options_(std::move(options)), directory_(space.directory()), name_(space.header().name),
       base_(space.header().base - options_.self * space.layout.reserve), reserve_(space.layout.reserve), data_at_(space.layout.data_at),
       segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
-    register_handlers();
     int socket = dial(options_.socket);
     try {
         Note note{note_open, 0, 0, 0, options_.unit, u64(getpid())};
@@ -193,17 +82,11 @@ Attachment::Attachment(Space& space, Options options)
     }
     socket_ = socket;
     watcher_ = std::thread([this] { watch(); });
-    std::lock_guard guard(all_mutex());
-    for (auto& one : all())
-        if (Attachment* none = nullptr; one.compare_exchange_strong(none, this)) return;
+    own_faults(this);
 }
 
 Attachment::~Attachment() {
-    {
-        std::lock_guard guard(all_mutex());
-        for (auto& one : all())
-            if (one.load() == this) one.store(nullptr);
-    }
+    disown_faults(this);
     {
         std::lock_guard guard(mutex_);
         stop_ = true;
@@ -284,14 +167,6 @@ void Attachment::hand_over(int socket, const std::string& lives) {
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
 
-void Attachment::start_keeper(pid_t& starting) {
-    if (options_.keeper.empty() || (starting > 0 && waitpid(starting, nullptr, WNOHANG) == 0)) return;
-    std::vector<char*> argv;
-    for (auto& word : options_.keeper) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    if (posix_spawn(&starting, argv[0], nullptr, nullptr, argv.data(), environ) != 0) starting = 0;
-}
-
 // Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
 void Attachment::end_leases(u64 after_ns) {
     if (how_ == Faults::none) return;
@@ -355,7 +230,7 @@ void Attachment::watch() {
             } catch (const Error&) {}
             if (next >= 0) close(next);
             if (now_ns() - started > 300'000'000) {
-                start_keeper(starting);
+                start_keeper(options_.keeper, starting);
                 started = now_ns();
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -13,24 +13,16 @@
 #include <thread>
 #include <vector>
 
+#include "fault_owner.hpp"
 #include "faults.hpp"
 #include "segments.hpp"
 #include "space.hpp"
 
 namespace osf {
 
-// Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
-enum NoteKind : u32 { note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer };
-struct Note {
-    u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good
-    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along, address the place
-};
 struct Met { u64 host, life; };  // after the directory and a newline in a note_attach: the hosts whose arrays the process has views of
-constexpr size_t NOTE_MAX = 64 * KIB;
-void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
-bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
 
-class Attachment {
+class Attachment : public FaultOwner {
 public:
     struct Options {
         std::string socket;                   // of the keeper
@@ -39,7 +31,7 @@ public:
         std::vector<std::string> keeper;      // command that starts one and returns; empty: none is started
     };
     Attachment(Space& space, Options options);
-    ~Attachment();
+    ~Attachment() override;
     Attachment(const Attachment&) = delete;
     Attachment& operator=(const Attachment&) = delete;
 
@@ -59,10 +51,10 @@ public:
     const std::string& host(u32 number) const { return options_.hosts[number]; }
     void space_gone();                                         // its mapping is about to go
 
-    void fork_prepare();
-    void fork_parent();
-    void fork_child();
-    bool explain(u64 address, char* text, size_t room) const;  // why a touch there ended; for the SIGBUS handler
+    void fork_prepare() override;
+    void fork_parent() override;
+    void fork_child() override;
+    bool explain(u64 address, char* text, size_t room) const override;
 
 private:
     struct Pending { Note note; bool done = false, good = false; std::string text; };
@@ -73,7 +65,6 @@ private:
     std::string lives() const;                // with the mutex
     void hand_over(int socket, const std::string& lives);
     const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }
-    void start_keeper(pid_t& starting);
     void end_leases(u64 after_ns);
     void watch();
     u64 ask(Note note);

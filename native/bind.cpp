@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base.hpp"
+#include "bind_space.hpp"
 
 namespace nb = nanobind;
 
@@ -13,6 +14,7 @@ void bind_wire(nb::module_& m);
 void bind_remote(nb::module_& m);
 void bind_hosts(nb::module_& m);
 void bind_kv(nb::module_& m);
+void bind_tiers(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -31,10 +33,19 @@ static const char* error_name(osf::Code code) {
         case Code::bad_input: return "BadInput";
         case Code::host_lost: return "HostLost";
         case Code::refused: return "Refused";
+        case Code::flash: return "FlashFailed";
+        case Code::cancelled: return "Cancelled";
         case Code::os: break;
     }
     return "OpenshelfError";
 }
+
+namespace osf {
+void set_error(const Error& error) {
+    nb::object type = nb::module_::import_("openshelf.errors").attr(error_name(error.code));
+    PyErr_SetString(type.ptr(), error.what());
+}
+}  // namespace osf
 
 NB_MODULE(_core, m) {
     m.doc() = "Openshelf's native core.";
@@ -47,8 +58,7 @@ NB_MODULE(_core, m) {
             nb::object value = type(error.what(), error.host, nb::make_tuple(error.address, error.bytes));
             PyErr_SetObject(type.ptr(), value.ptr());
         } catch (const osf::Error& error) {
-            nb::object type = nb::module_::import_("openshelf.errors").attr(error_name(error.code));
-            PyErr_SetString(type.ptr(), error.what());
+            osf::set_error(error);
         }
     });
     bind_measure(m);
@@ -58,4 +68,5 @@ NB_MODULE(_core, m) {
     bind_remote(m);
     bind_hosts(m);
     bind_kv(m);
+    bind_tiers(m);
 }

@@ -2,6 +2,7 @@
 #include "bind_space.hpp"
 
 #include "sync.hpp"
+#include "tier_client.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -16,6 +17,14 @@ using namespace nb::literals;
 
 static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     Pin* pin = nb::inst_ptr<Pin>(nb::handle(self));
+    if (pin->space->tiers && !pin->resident) {
+        try {
+            pin->resident = keep_resident(pin->space, pin->bytes(), pin->record().nbytes);
+        } catch (const Error& error) {
+            set_error(error);
+            return -1;
+        }
+    }
     return PyBuffer_FillInfo(view, self, pin->bytes(), Py_ssize_t(pin->record().nbytes), pin->space->read_only(), flags);
 }
 static PyType_Slot pin_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
@@ -166,7 +175,7 @@ static Pin put(std::shared_ptr<Space> space, nb::handle source, u64 nbytes, u16 
         Spec spec = make_spec(nbytes, dtype, kind, std::move(shape), std::move(descr), std::move(name));
         auto work = [&] {
             held = space->make(spec, false);
-            std::memcpy(space->bytes(held), from, nbytes);
+            space->write(held, from, nbytes);
             if (!spec.name.empty()) space->publish(held, replace);
         };
         if (nbytes < 64 * KIB) {
@@ -236,10 +245,11 @@ void bind_space(nb::module_& m) {
     nb::class_<Space>(m, "Core")
         .def("__reduce__", refuse_pickle)
         .def_static("create", [](std::string directory, std::string name, std::string boot_id, std::string backing, u64 nbytes,
-                                 u64 base, u64 reserve, u64 page_size, u32 mode, bool device) {
+                                 u64 base, u64 reserve, u64 page_size, u32 mode, bool device, bool tiers) {
                  nb::gil_scoped_release release;
-                 Space::create({directory, name, boot_id, backing, nbytes, base, reserve, page_size, mode, device});
-             }, "directory"_a, "name"_a, "boot_id"_a, "backing"_a, "nbytes"_a, "base"_a, "reserve"_a, "page_size"_a, "mode"_a, "device"_a = false)
+                 Space::create({directory, name, boot_id, backing, nbytes, base, reserve, page_size, mode, device, tiers});
+             }, "directory"_a, "name"_a, "boot_id"_a, "backing"_a, "nbytes"_a, "base"_a, "reserve"_a, "page_size"_a, "mode"_a, "device"_a = false,
+             "tiers"_a = false)
         .def_static("open", [](std::string directory, bool read_only, std::string boot_id) {
                  nb::gil_scoped_release release;
                  return Space::open(directory, read_only, boot_id);
@@ -273,6 +283,8 @@ void bind_space(nb::module_& m) {
              })
         .def("stats", [](const Space& space) { return stats_dict(space.stats()); })
         .def("check_usable", &Space::check_usable)
+        .def_prop_ro("tiered", &Space::tiered)
+        .def_prop_ro("tiers", [](const Space& space) { return space.tiers; })
         .def_prop_ro("directory", [](const Space& space) { return space.directory(); })
         .def("time_lookups", time_lookups, "names"_a, "rounds"_a);
 

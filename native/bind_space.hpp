@@ -12,17 +12,23 @@ namespace osf {
 struct Pin {
     std::shared_ptr<Space> space;
     Held held;
+    std::shared_ptr<void> resident;  // in a process without faults, from its first view on: all of it is in memory
 
     Pin(std::shared_ptr<Space> of, Held what) : space(std::move(of)), held(what) {}
-    Pin(Pin&& other) noexcept : space(std::move(other.space)), held(other.held) { other.held = {}; }
+    Pin(Pin&& other) noexcept : space(std::move(other.space)), held(other.held), resident(std::move(other.resident)) { other.held = {}; }
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
     ~Pin() {
+        resident.reset();
         if (held) space->release(held);
     }
     const Record& record() const { return space->record(held); }
     char* bytes() const { return space->bytes(held); }
 };
+
+// For who shows bytes of it: in a process without faults, keeps them in memory as long as what is returned (nothing: no need).
+std::shared_ptr<void> keep_resident(const std::shared_ptr<Space>& space, char* at, u64 bytes);
+void set_error(const Error& error);  // as Python's
 
 // What local and remote spaces show in the same way
 nanobind::tuple shape_tuple(std::span<const u64> shape);

@@ -29,9 +29,11 @@ public:
         return ::fstat(fd_, &status) < 0 ? -errno : status.st_size;
     }
     int allocate(u64 bytes) override {
-        int error = allocate_file(fd_, 0, bytes);
-        if (error == EOPNOTSUPP) error = ::ftruncate(fd_, off_t(bytes)) < 0 ? errno : 0;
-        return -error;
+        int made;  // not posix_fallocate: where the file system cannot, that writes every block
+        do made = ::fallocate(fd_, 0, 0, off_t(bytes));
+        while (made < 0 && errno == EINTR);
+        if (made < 0 && errno == EOPNOTSUPP) made = ::ftruncate(fd_, off_t(bytes));
+        return made < 0 ? -errno : 0;
     }
 
 private:

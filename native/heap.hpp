@@ -7,6 +7,8 @@
 // of recovery does not grow with the number of arrays.
 #pragma once
 
+#include <functional>
+
 #include "layout.hpp"
 #include "members.hpp"
 
@@ -46,6 +48,7 @@ public:
     u64 largest_run() const;
     void set_limit(u64 pages);  // the caller holds the join lock and has sized the file
     void commit_maps(u64 from_pages, u64 to_pages);
+    std::function<void(u64 offset)> prepare_chunk;  // instead of giving blocks memory: a keeper does, when they are touched
 
     // For recovery and verification
     PageHeap& pages() const { return roots_->pages[kind_]; }

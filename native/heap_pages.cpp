@@ -233,7 +233,7 @@ void Heap::take(u64 bytes, u64& root, bool* zeroed) {
     if (bytes > SLAB_MAX) {
         take_extent(div_up(bytes, PAGE), 1, false, root);
         step();
-        if (kind_ == data) {
+        if (kind_ == data && !prepare_chunk) {
             try {
                 bool fresh = commit(load(root));
                 if (zeroed) *zeroed = fresh;

@@ -119,7 +119,8 @@ void Heap::add_chunk(u32 arena_index, u32 cls) {
     step();
     u64 index = extent_page(load(arena.incoming)) / CHUNK_PAGES;
     try {
-        if (kind_ == data) commit(load(arena.incoming));
+        if (prepare_chunk) prepare_chunk(chunk_offset(index));
+        else if (kind_ == data) commit(load(arena.incoming));
         commit_chunk(index);
     } catch (...) {
         free_extent(arena.incoming);

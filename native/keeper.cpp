@@ -12,7 +12,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <utility>
 
@@ -127,17 +126,7 @@ void Keeper::take_place() {
     watch(event_, false);
     watch(signals_, false);
 
-    local_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::string path = path_ + ".sock";
-    if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
-    std::strcpy(address.sun_path, path.c_str());
-    unlink(path.c_str());
-    mode_t mask = umask(0177);
-    int bound = bind(local_, reinterpret_cast<sockaddr*>(&address), sizeof address);
-    umask(mask);
-    if (bound < 0) fail_os("binding " + path, errno);
+    local_ = listen_at(path_ + ".sock");
 }
 
 // Spaces that an earlier keeper had open: other hosts may hold units of them.

@@ -1,6 +1,6 @@
 // What is where in a space, byte by byte.
 //
-// A space is a directory with three files, mapped at fixed offsets from one base address:
+// A space is a directory with three files (one with a flash tier has a fourth, tiers.hpp), mapped at fixed offsets from one base address:
 //
 //   base + 0           control   metadata: header, index, free maps, records. Read-only for mode="r"
 //   base + members_at  members   who has the space open, and every member's pins. Writable for everybody
@@ -26,7 +26,7 @@
 
 namespace osf {
 
-constexpr u32 VERSION = 2;
+constexpr u32 VERSION = 3;
 constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
 constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
 constexpr u64 STRIPES = 64, ARENAS = 16;
@@ -56,6 +56,7 @@ struct Header {
     u64 created_ns;
     u32 uid, mode;
     u64 page_size;          // of the data backing
+    u64 tiers;              // 1: with a flash tier, see tiers.hpp
     char boot_id[40];
     char name[72];
     char backing[1024];     // path of the data file

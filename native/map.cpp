@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "space.hpp"
+#include "tier_client.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -130,6 +131,7 @@ void Space::create(const CreateOptions& options) {
     header.uid = getuid();
     header.mode = options.mode;
     header.page_size = options.page_size;
+    header.tiers = options.tiers;
     std::string backing = options.backing.empty() ? "data" : options.backing;
     if (options.boot_id.size() >= sizeof header.boot_id || options.name.size() >= sizeof header.name || backing.size() >= sizeof header.backing)
         throw Error(Code::bad_input, "the name or the path of the backing is too long");
@@ -223,11 +225,8 @@ void Space::map_files() {
     map(members_fd_, layout.members_at, layout.members_bytes, true, "members");
     std::string backing = header().backing;
     data_fd_ = open_file(backing[0] == '/' ? backing : directory_ + "/" + backing, flags);
-    // A file may grow later: mapped to the end of the reservation, what it gains appears everywhere at once.
-    bool fixed = is_device(data_fd_);
-    u64 length = fixed ? std::max<u64>(load(roots().pages[1].limit), BLOCK / PAGE) * PAGE : layout.heap[1].pages * PAGE;
-    map(data_fd_, layout.data_at, length, !read_only_, "data");
-    madvise(base_ + layout.data_at, length, MADV_HUGEPAGE);  // taken where the backing can
+    const bool fixed = is_device(data_fd_);
+    if (!header().tiers) map_data();
     members.attach(members_fd_, base_ + layout.members_at);
     attach_parts();
     u64 limit = load(data.pages().limit);  // before the size: a space that is being grown has its file grown first
@@ -236,9 +235,24 @@ void Space::map_files() {
                                        " bytes, expected at least " + std::to_string(limit * PAGE));
 }
 
+// A file may grow later: mapped to the end of the reservation, what it gains appears everywhere at once.
+void Space::map_data() {
+    u64 length = is_device(data_fd_) ? std::max<u64>(load(roots().pages[1].limit), BLOCK / PAGE) * PAGE : layout.heap[1].pages * PAGE;
+    int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
+    if (mmap(base_ + layout.data_at, length, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, data_fd_, 0) == MAP_FAILED)
+        fail_os("mapping the data of the space at " + directory_, errno);
+    madvise(base_ + layout.data_at, length, MADV_HUGEPAGE);  // taken where the backing can
+}
+
 void Space::attach_parts() {
     meta.attach(Heap::meta, base_, layout, roots(), members, control_fd_, data_fd_);
     data.attach(Heap::data, base_, layout, roots(), members, control_fd_, data_fd_);
+    if (tiered())
+        data.prepare_chunk = [this](u64 offset) {
+            if (!tiers) throw Error(Code::not_permitted, "this process is not attached to the space's keeper");
+            tiers->request(Want::discard, base_ + offset, CHUNK);
+            tiers->provide(base_ + offset, CHUNK);
+        };
     index.attach(base_, roots(), meta, members);
 }
 
@@ -305,6 +319,7 @@ Space::~Space() {
             collect();
         } catch (const Error&) {}
     }
+    tiers.reset();  // its thread works on the mapping; before the gate, which a fork takes after this lock of its own
     // All under the gate: a thread that opens the space again must find neither the mapping nor the members file open.
     JoinLock join(members_fd_);
     if (members.joined()) {
@@ -329,6 +344,7 @@ void Space::grow(u64 more) {
     need_write();
     JoinLock join(members_fd_);
     u64 limit = data.limit(), target = limit + align_up(more, std::max<u64>(header().page_size, CHUNK)) / PAGE;
+    if (tiered()) throw Error(Code::not_permitted, "a space with a flash tier has the size of its flash: make another, with more");
     if (is_device(data_fd_)) throw Error(Code::not_permitted, "a device backing has a fixed size: the space cannot grow");
     if (target > layout.heap[1].pages)
         throw Error(Code::no_room, "the space reserved addresses for " + std::to_string(layout.heap[1].pages * PAGE) +

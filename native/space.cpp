@@ -1,6 +1,8 @@
 // Arrays: made as drafts, published by one word in the index, found without a lock, removed, renamed.
 #include "space.hpp"
 
+#include "tier_client.hpp"
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -83,11 +85,19 @@ void Space::try_make(const Spec& spec, bool zero, Held& held) {
     // Recycled memory is cleared here; where the caller overwrites the array, only what lies behind it.
     char* block = data.pointer(ref);
     u64 keep = zero ? 0 : spec.nbytes;
-    if (!zeroed) std::memset(block + keep, 0, data.capacity(ref) - keep);
+    if (tiers) tiers->clear(block, data.capacity(ref), keep);
+    else if (!zeroed) std::memset(block + keep, 0, data.capacity(ref) - keep);
+    if (tiers && spec.kind && ref & EXTENT) tiers->provide(block, data.capacity(ref));  // what native code uses never leaves memory
     record.check = record_check(record, offset);
     if (spec.name.empty()) store(record.state, u64(gone));
     step();
     held = {pin, offset};
+}
+
+void Space::write(const Held& held, const void* from, u64 bytes) {
+    char* to = this->bytes(held);
+    if (!tiers) std::memcpy(to, from, bytes);
+    else if (bytes) tiers->within(to, bytes, [&](char* part, u64 size) { std::memcpy(part, static_cast<const char*>(from) + (part - to), size); });
 }
 
 void Space::publish(const Held& held, bool replace) {

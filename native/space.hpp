@@ -23,6 +23,8 @@
 
 namespace osf {
 
+class TierClient;
+
 struct Held {
     u32 pin = 0;
     u64 record = 0;
@@ -76,6 +78,7 @@ struct CreateOptions {
     u64 bytes = 0, base = 0, reserve = 0, page_size = PAGE;
     u32 mode = 0600;
     bool device = false;    // the backing is a device: it is there, and of a fixed size
+    bool tiers = false;     // with a flash tier: `bytes` are of that
 };
 
 class Space {
@@ -137,6 +140,11 @@ public:
     // A space of several hosts: what answers this process's faults lives as long as the mapping does.
     std::shared_ptr<void> companion;
     std::function<void()> before_unmap;
+    // A space with a flash tier: its data is mapped when this process has attached to the keeper, or is it.
+    std::shared_ptr<TierClient> tiers;
+    bool tiered() const { return header().tiers != 0; }
+    void map_data();
+    void write(const Held& held, const void* from, u64 bytes);   // the first bytes of an array that nobody else sees yet
 
     const Layout layout;
     Members members;

@@ -2,6 +2,7 @@
 // of units that it has taken out of the page tables on purpose (armed): the policy says which to arm, and when.
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "base.hpp"
@@ -25,6 +26,7 @@ public:
     // The engine may find that a unit cannot leave now (it is pinned, or being read): then it calls kept().
     Choice next();
     void kept(u32 unit);                 // chosen to be demoted, but it stays: asked again much later
+private: std::deque<u32> q_;
 };
 
 }  // namespace osf

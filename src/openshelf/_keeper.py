@@ -60,20 +60,27 @@ def _detach(log: str, tell: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Openshelf's keeper; `openshelf keeper` starts it.")
-    for name in ("core", "root", "file", "hosts", "boot-id"):
+    for name in ("core", "boot-id"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--own", type=int, required=True)
+    parser.add_argument("--space", metavar="DIRECTORY", help="of one space with a flash tier; or, of a host:")
+    for name in ("root", "file", "hosts"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--own", type=int)
     parser.add_argument("--linger", type=float, default=-1.0)
     parser.add_argument("--detach", metavar="LOG")
     parser.add_argument("--tell", action="store_true", help="print the number of the detached process")
     args = parser.parse_args()
-    if not os.path.isdir(args.root):
-        raise SystemExit(f"there is no directory {args.root} any more")
+    root = args.space or args.root
+    if not root or not os.path.isdir(root):
+        raise SystemExit(f"there is no directory {root} any more")
     if args.detach:
         _detach(args.detach, args.tell)
-    hosts = args.hosts.split(",")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # native code waits: Python's own handler would never be run
     try:
+        if args.space:
+            _load(args.core).tier_keeper_run(args.space, args.boot_id, args.linger)
+            return
+        hosts = args.hosts.split(",")
         key = _read_key(args.file)
         core = _load(args.core)
         print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, spaces in {args.root}", flush=True)

@@ -71,6 +71,14 @@ class Refused(OpenshelfError, ConnectionError):
     """The other side has another key, version or hosts file, or what came was altered on the way."""
 
 
+class FlashFailed(OpenshelfError, OSError):
+    """A file of the flash tier is gone, or could not be read or written; the message says which, and what is in it."""
+
+
+class Cancelled(OpenshelfError):
+    """It was cancelled before it was done."""
+
+
 class BadInput(OpenshelfError, ValueError):
     """An argument or a file is not of the expected form."""
 

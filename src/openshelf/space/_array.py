@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from openshelf.space._folder import Folder
     from openshelf.space._here import Here
     from openshelf.space._over import Over
-    from openshelf.space._transfer import Transfer
+    from openshelf.space._tiered import Tiered
+    from openshelf.space._transfer import Held, Transfer
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
@@ -67,8 +68,8 @@ class Array:
 
     @property
     def tier(self) -> str:
-        """Where its bytes are now."""
-        return "dram"
+        """Where its bytes are now: 'dram', 'flash', or 'mixed'."""
+        return self._reach.tier(self.address, self.nbytes) if self._folder is not None else "dram"
 
     @property
     def published(self) -> bool:
@@ -89,16 +90,27 @@ class Array:
         """What this host has of it: 'home', 'invalid', 'shared', 'modified', or 'mixed'. It may change at any time."""
         return self._reach.state(self.address, self.nbytes)
 
-    def prefetch(self, write: bool = False) -> Transfer:
-        """Fetches it to this host before it is touched; with `write`, for writing."""
-        return self._reach.prefetch(self.address, self.nbytes, write)
+    def prefetch(self, write: bool = False, *, priority: int = 0) -> Transfer:
+        """Fetches it to this host's memory before it is touched; with `write`, for writing. Higher priorities first."""
+        return self._reach.prefetch(self.address, self.nbytes, write, priority)
+
+    def demote(self, tier: str = "flash", *, priority: int = 0) -> Transfer:
+        """Takes it out of memory; its address stays, and a touch brings it back. What shares a unit of 64 KiB with it
+        goes along."""
+        return self._reach.demote(self.address, self.nbytes, tier, priority)
+
+    def pin(self, tier: str = "dram", *, priority: int = 0) -> Held:
+        """Brings it into memory, and keeps it there until the handle is released or dropped. NoRoom if it cannot be."""
+        if tier != "dram":
+            raise BadInput(f"pin({tier!r}): bytes can be pinned in 'dram'")
+        return self._reach.pin(self.address, self.nbytes, priority)
 
     def read_only(self) -> Array:
         """The same array, whose numpy views cannot be written: so every host that only reads keeps its copy."""
         return _ReadOnly(self._pin, self._offset, self.shape, self.element, self._folder)
 
     @property
-    def _reach(self) -> Here | Over:
+    def _reach(self) -> Here | Over | Tiered:
         if self._folder is None:
             raise BadInput("this array was made without a space")
         return self._folder._reach
@@ -111,7 +123,7 @@ class Array:
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, self._buffer(), self._offset)
+            raw = np.ndarray(self.nbytes, np.uint8, *self._buffer())
             other = element_type(dtype)
             wanted = to_numpy(other.code, other.descr)
             return (
@@ -122,10 +134,11 @@ class Array:
 
     def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
         element = self.element
-        return np.ndarray(self.shape, to_numpy(element.code, element.descr), self._buffer(), self._offset)
+        return np.ndarray(self.shape, to_numpy(element.code, element.descr), *self._buffer())
 
-    def _buffer(self) -> Any:
-        return self._pin
+    def _buffer(self) -> tuple[Any, int]:
+        """An object with a buffer, and where this array begins in it."""
+        return self._pin, self._offset
 
     def torch(self) -> Any:
         """A zero-copy tensor. Torch knows no read-only memory: a store into a mode="r" space ends the process."""
@@ -134,7 +147,8 @@ class Array:
         torch = torch_module()
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
-        flat = torch.frombuffer(self._buffer(), dtype=dtype, count=_count(self.shape), offset=self._offset)
+        buffer, offset = self._buffer()
+        flat = torch.frombuffer(buffer, dtype=dtype, count=_count(self.shape), offset=offset)
         return flat.view(self.shape)
 
     def __getitem__(self, index: int | slice) -> Array:
@@ -225,15 +239,22 @@ class _Part(Array):
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         return self._typed_view() if dtype is None else super().numpy(dtype)
 
+    def _buffer(self) -> tuple[Any, int]:
+        if self._folder is None:
+            return self._pin, self._offset
+        buffer, offset = self._folder._reach.buffer(self._pin, self._offset, self.nbytes)
+        return buffer, offset
+
 
 class _ReadOnly(_Part):
     """All or a part of an array, through a buffer that numpy cannot write."""
 
     __slots__ = ()
 
-    def _buffer(self) -> Any:
+    def _buffer(self) -> tuple[Any, int]:
         # Through an ndarray: on the memoryview itself numpy would look through to the pin, which can be written.
-        return np.frombuffer(memoryview(self._pin).toreadonly(), np.uint8)
+        buffer, offset = super()._buffer()
+        return np.frombuffer(memoryview(buffer).toreadonly(), np.uint8), offset
 
     def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
         return _ReadOnly(self._pin, offset, shape, element, self._folder)

@@ -20,6 +20,7 @@ from openshelf.space._numbers import sizes_of, whole
 from openshelf.space._over import Over
 from openshelf.space._reach import reach
 from openshelf.space._sync import Barrier, Channel, Counter, Lock
+from openshelf.space._tiered import Tiered
 
 _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
 _WORDS = of_numpy(np.dtype(np.int64))
@@ -52,7 +53,7 @@ class Folder:
         return self._handle
 
     @property
-    def _reach(self) -> Here | Over:
+    def _reach(self) -> Here | Over | Tiered:
         return reach(self._native)
 
     def _on(self, home: Home) -> Maker:

@@ -7,12 +7,13 @@ import socket
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadAddress, NotPermitted, UnknownName
+from openshelf.errors import BadAddress, BadInput, NotPermitted, UnknownName
 from openshelf.space._copies import Copies
 from openshelf.space._native import Maker
-from openshelf.space._transfer import Transfer
+from openshelf.space._transfer import Held, Transfer
 
 Home = str | int | None
+_NO_FLASH = "this space has no flash tier; Space.create(name, dram=, flash='/path/file:64GiB') makes one that has"
 
 
 class Here:
@@ -37,8 +38,29 @@ class Here:
     def state(self, address: int, nbytes: int) -> str:
         return "home"
 
-    def prefetch(self, address: int, nbytes: int, write: bool) -> Transfer:
+    def tier(self, address: int, nbytes: int) -> str:
+        """Where the bytes are: 'dram', 'flash', or 'mixed'."""
+        return "dram"
+
+    def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
         return Transfer("prefetch", nbytes)
+
+    def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
+        raise BadInput(f"demote({tier!r}): {_NO_FLASH}")
+
+    def pin(self, address: int, nbytes: int, priority: int) -> Held:
+        return Held("pin", nbytes)  # it is there already, and stays
+
+    def buffer(self, pin: _core.Pin, offset: int, nbytes: int) -> Any:
+        """What a view of a part of an array is made of, and where it begins there."""
+        return pin, offset
+
+    def flush(self) -> Transfer:
+        raise BadInput(f"flush(): {_NO_FLASH}")
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to tell about tiers."""
+        return {}
 
     def get(self, wanted: Copies) -> Transfer:
         copy_here(self._core, wanted, range(len(wanted.addresses)), write=False)
@@ -94,7 +116,10 @@ def copy_here(core: _core.Core, wanted: Copies, rows: Any, write: bool) -> None:
                 f"{wanted.row} bytes at {address:#x} reach beyond the array there, which ends at "
                 f"{pin.address + pin.nbytes:#x}"
             )
-    buffer = wanted.buffer.ctypes.data
+    buffer, tiers = wanted.buffer.ctypes.data, core.tiers
     for row in rows if pins else ():
         ours, theirs = buffer + row * wanted.row, wanted.addresses[row]
-        ctypes.memmove(theirs if write else ours, ours if write else theirs, wanted.row)
+        if tiers is not None:
+            tiers.within(theirs, ours, wanted.row, write)
+        else:
+            ctypes.memmove(theirs if write else ours, ours if write else theirs, wanted.row)

@@ -127,9 +127,9 @@ def _grow(directory: Path, room: int) -> None:
 
 
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
-    sock = _keepers.ensure(root, listed, shard.own)
-    restart = _keepers.argv(root, listed, shard.own, detach=True)
-    attachment = _core.attach(core, str(sock), list(shard.hosts), shard.own, shard.unit, restart)
+    keeper = _keepers.of_host(root, listed, shard.own)
+    sock = _keepers.ensure(keeper)
+    attachment = _core.attach(core, str(sock), list(shard.hosts), shard.own, shard.unit, keeper.command)
     peers = []
     for number, host in enumerate(shard.hosts):
         if number != shard.own:

@@ -1,4 +1,4 @@
-"""Starting this host's keeper when the first process needs it."""
+"""Starting a keeper when the first process needs it: a host's, or that of a space with a flash tier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import openshelf
 from openshelf import _core
@@ -37,18 +37,53 @@ def socket_path(root: Path, host: str) -> Path:
     return path
 
 
+class Keeper(NamedTuple):
+    """A keeper as it is found or started."""
+
+    label: str
+    path: Path  # of its files, without the ending
+    command: list[str]  # runs it in the background
+
+    @property
+    def socket(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.sock")
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.log")
+
+
 def argv(root: Path, listed: Hosts, own: int, detach: bool) -> list[str]:
-    """The command that runs a keeper: nothing secret is in it."""
-    command = [sys.executable, "-I", "-S", str(Path(openshelf.__file__).with_name("_keeper.py"))]
-    command += ["--core", str(_core.__file__), "--root", str(root), "--file", str(listed.path)]
-    command += ["--hosts", ",".join(listed.hosts), "--own", str(own), "--boot-id", _places.boot_id()]
+    """The command that runs a host's keeper: nothing secret is in it."""
+    command = [*_python(), "--root", str(root), "--file", str(listed.path)]
+    command += ["--hosts", ",".join(listed.hosts), "--own", str(own)]
     if not detach:
         return command
-    return [*command, "--linger", str(linger()), "--detach", str(_log(root, listed.hosts[own]))]
+    return [*command, *_detached(root / f"keeper@{listed.hosts[own]}.log")]
 
 
-def _log(root: Path, host: str) -> Path:
-    return root / f"keeper@{host}.log"
+def _python() -> list[str]:
+    script = str(Path(openshelf.__file__).with_name("_keeper.py"))
+    return [sys.executable, "-I", "-S", script, "--core", str(_core.__file__), "--boot-id", _places.boot_id()]
+
+
+def _detached(log: Path) -> list[str]:
+    return ["--linger", str(linger()), "--detach", str(log)]
+
+
+def of_host(root: Path, listed: Hosts, own: int) -> Keeper:
+    host = listed.hosts[own]
+    socket_path(root, host)
+    return Keeper(host, root / f"keeper@{host}", argv(root, listed, own, detach=True))
+
+
+def of_space(directory: Path) -> Keeper:
+    """The keeper of one space with a flash tier."""
+    path = directory / "keeper"
+    if len(os.fsencode(path)) > 102:
+        raise BadInput(f"{path}.sock is too long for a Unix socket; set OPENSHELF_DIR to a shorter path")
+    command = [*_python(), "--space", str(directory), *_detached(directory / "keeper.log")]
+    return Keeper(f"the space at {directory}", path, command)
 
 
 def answers(path: Path) -> bool:
@@ -63,20 +98,20 @@ def run_keeper(listed: Hosts, own: int) -> NoReturn:
     os.execv(command[0], command)
 
 
-def ensure(root: Path, listed: Hosts, own: int) -> Path:
+def ensure(keeper: Keeper) -> Path:
     """The socket of the running keeper, which is started if there is none."""
-    path = socket_path(root, listed.hosts[own])
-    if answers(path):
-        return path
+    if answers(keeper.socket):
+        return keeper.socket
     # One at a time: of several that start, all but one would end with a message in the log.
-    gate = os.open(root / f"keeper@{listed.hosts[own]}.start", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    start = keeper.path.with_name(f"{keeper.path.name}.start")
+    gate = os.open(start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        if not answers(path):
-            _start(root, listed, own, path)
+        if not answers(keeper.socket):
+            _start(keeper)
     finally:
         os.close(gate)
-    return path
+    return keeper.socket
 
 
 def _runs(process: int) -> bool:
@@ -86,16 +121,16 @@ def _runs(process: int) -> bool:
         return False
 
 
-def _start(root: Path, listed: Hosts, own: int, path: Path) -> None:
-    log = _log(root, listed.hosts[own])
+def _start(keeper: Keeper) -> None:
+    log = keeper.log
     before = log.stat().st_size if log.exists() else 0
-    command = [*argv(root, listed, own, detach=True), "--tell"]
+    command = [*keeper.command, "--tell"]
     # Only the first of its two processes is waited for: the keeper is nobody's child.
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
     deadline = time.monotonic() + _START_S
     while done.returncode == 0 and time.monotonic() < deadline:
         there = _runs(int(done.stdout))
-        if answers(path):
+        if answers(keeper.socket):
             return
         if not there:
             break
@@ -104,6 +139,6 @@ def _start(root: Path, listed: Hosts, own: int, path: Path) -> None:
     if not said and log.exists():
         said = log.read_text(errors="replace")[before:].strip()[-2000:]
     raise OpenshelfError(
-        f"the keeper of {listed.hosts[own]} did not start; {log} says: {said or 'nothing'}. "
-        "`openshelf keeper` runs it in the foreground"
+        f"the keeper of {keeper.label} did not start; {log} says: {said or 'nothing'}. "
+        f"In the foreground: {' '.join(keeper.command).split(' --linger')[0]}"
     )

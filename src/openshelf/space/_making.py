@@ -8,6 +8,7 @@ from pathlib import Path
 from openshelf import _core
 from openshelf.errors import AddressOccupied, BadInput, NameTaken
 from openshelf.space import _places
+from openshelf.space._flash import Flash
 from openshelf.space._numbers import whole
 from openshelf.space._shard import Shard
 from openshelf.space._sizes import format_size, parse_size
@@ -52,12 +53,14 @@ def create(
     base: int | None,
     reserve: str | int | None,
     shard: Shard | None = None,
+    flash: Flash | None = None,
 ) -> None:
     """Makes the directory of a space, or of one host's part of it, whole or not at all. Under the registry's lock."""
     data = None if backing is None else _backing_file(root, name, size, backing)
     device = data is not None and _places.is_dax(data)
     page_size = 4096 if data is None else _places.page_size_of(data)
     _places.check_room(root, (size if data is None else 0) + (4 << 20))
+    size = flash.nbytes if flash else size
     span = (
         parse_size(reserve)
         if reserve is not None
@@ -82,8 +85,11 @@ def create(
         try:
             label = shard.space if shard else name
             _core.Core.create(
-                str(directory), label, _places.boot_id(), where, size, choice, span, page_size, mode, device
+                str(directory), label, _places.boot_id(), where, size, choice, span, page_size, mode, device,
+                flash is not None,
             )  # fmt: skip
+            if flash:
+                flash.make(directory, mode)
             if group:
                 files = [directory / "control", directory / "members", data or directory / "data"]
                 _places.share_with(group, directory, files)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import HostLost, OpenshelfError
+from openshelf.errors import BadInput, HostLost, OpenshelfError
 from openshelf.space._cluster import Cluster
 from openshelf.space._copies import Copies
 from openshelf.space._here import Home, copy_here
 from openshelf.space._native import Maker
-from openshelf.space._transfer import Part, Transfer
+from openshelf.space._transfer import Held, Part, Transfer
 
 # native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
 _AT_HOME, _LENT = 0, 2
@@ -55,7 +55,25 @@ class Over:
             return "home" if self.home(address) == self._cluster.shard.hosts[self._cluster.shard.own] else "modified"
         return "shared" if shared else "invalid"
 
-    def prefetch(self, address: int, nbytes: int, write: bool) -> Transfer:
+    def tier(self, address: int, nbytes: int) -> str:
+        return "dram"
+
+    def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
+        raise BadInput(f"demote({tier!r}): a space over several hosts has no flash tier")
+
+    def pin(self, address: int, nbytes: int, priority: int) -> Held:
+        raise BadInput("pin(): a space over several hosts moves its bytes to where they are used; prefetch() them")
+
+    def buffer(self, pin: _core.Pin, offset: int, nbytes: int) -> Any:
+        return pin, offset
+
+    def flush(self) -> Transfer:
+        raise BadInput("flush(): a space over several hosts has no flash tier")
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
         attachment = self._cluster.attachment
         parts = [_Prefetch(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
         return Transfer("prefetch", nbytes, parts)

@@ -140,11 +140,17 @@ def clear_debris(path: Path) -> None:
             drop_backing(link)
 
 
-_FILES = re.compile("control|members|data|shard|units|shadow|escrow|cache-[0-9]+")  # the last five: of a shard
+_FILES = re.compile(
+    "control|members|data|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
+    "|tiers|keeper[.](lock|sock|log|start)"  # of a flash tier
+)
 
 
 def _erase(directory: Path) -> None:
     """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
+    if (directory / "tiers").exists():
+        with contextlib.suppress(OpenshelfError):  # a damaged file names no others
+            _core.remove_flash(str(directory))
     for entry in [*directory.iterdir()]:
         if _FILES.fullmatch(entry.name):
             entry.unlink(missing_ok=True)

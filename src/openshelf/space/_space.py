@@ -21,10 +21,11 @@ from openshelf.errors import (
     OpenshelfError,
     WrongVersion,
 )
-from openshelf.space import _joining, _making, _places
+from openshelf.space import _joining, _making, _places, _tiered
 from openshelf.space._addresses import is_url
 from openshelf.space._array import Array, typed_part
 from openshelf.space._copies import copies
+from openshelf.space._flash import parse_flash
 from openshelf.space._folder import Folder
 from openshelf.space._here import Home
 from openshelf.space._native import Native
@@ -62,6 +63,8 @@ class Space(Folder):
         name: str,
         dram: str | int,
         *,
+        flash: str | Sequence[str] | None = None,
+        durable: bool = False,
         exist_ok: bool = False,
         backing: str | os.PathLike[str] | None = None,
         group: str | None = None,
@@ -70,11 +73,17 @@ class Space(Folder):
     ) -> Space:
         """Makes a space and opens it.
 
-        `dram` is how much it can hold; memory is taken as arrays need it. `backing`: a directory (a tmpfs mounted
+        `dram` is how much it can hold; memory is taken as arrays need it. `flash`, "/path/file:64GiB" or several of
+        those, which are striped: it can hold that much, and `dram` is what of it is in memory at a time. `durable`:
+        what was there at the last flush() survives restarts and power cuts. `backing`: a directory (a tmpfs mounted
         huge=advise, a hugetlbfs), a file, or a /dev/dax device, instead of /dev/shm. `group`: whose members may open
         it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`.
         """
         size = parse_size(dram)
+        if durable and flash is None:
+            raise BadInput("durable=True needs a flash tier: flash='/path/file:64GiB'")
+        if flash is not None and group is not None:
+            raise BadInput("group= with flash=: a space with a flash tier is one user's")
         if is_url(name):
             raise BadInput(f"{name!r}: a space over several hosts is made by opening it: Space.open(URL, contribute=)")
         _places.check_name(name)
@@ -85,7 +94,8 @@ class Space(Folder):
                 if exist_ok:
                     return Space.open(name)
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
-            _making.create(root, name, size, backing, group, base, reserve)
+            tier = None if flash is None else parse_flash(flash, name, size, durable)
+            _making.create(root, name, size, backing, group, base, reserve, None, tier)
         return Space.open(name)
 
     @staticmethod
@@ -113,7 +123,10 @@ class Space(Folder):
             )
         path = _places.find(name)
         try:
-            return Space(_core.Core.open(str(path), mode == "r", _places.boot_id()))
+            core = _core.Core.open(str(path), mode == "r", _places.boot_id())
+            if core.tiered and core.tiers is None:
+                _tiered.attach(core)
+            return Space(core)
         except AddressOccupied as error:
             raise AddressOccupied(f"cannot map the space {name!r}: {error}; {_who_is_there(path)}") from None
 
@@ -158,7 +171,14 @@ class Space(Folder):
             name = Array(self._pin_at(address)).name
         except BadAddress:  # inside, but nothing is there
             name = None
-        return Where(segment, offset, "dram", self._reach.owner(address, 1), name, self._reach.home(address))
+        return Where(
+            segment,
+            offset,
+            self._reach.tier(address, 1),
+            self._reach.owner(address, 1),
+            name,
+            self._reach.home(address),
+        )
 
     # Bytes by address, without faults
 
@@ -208,6 +228,10 @@ class Space(Folder):
         _places.check_room(backing.parent if backing.is_absolute() else Path(self._native.directory), size)
         self._native.grow(size)
 
+    def flush(self) -> Transfer:
+        """Of a durable space: everything written before is on flash when it is done, and is there after a power cut."""
+        return self._reach.flush()
+
     def describe(self) -> dict[str, Any]:
         """Sizes, members, and what the machine gave for the pages."""
         self._native.check_usable()
@@ -219,6 +243,8 @@ class Space(Folder):
         stats["backing"] = str(path)
         stats["file_system"] = "dax" if _places.is_dax(path) else _places.mount_of(path)[0]
         stats["huge_bytes"] = _huge_bytes(int(stats["data_address"]))
+        if tiers := self._reach.describe():
+            stats["tiers"] = tiers
         return stats
 
     def check(self) -> dict[str, int]:

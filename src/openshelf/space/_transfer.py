@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from openshelf.space._numbers import seconds
 
@@ -21,8 +21,16 @@ class Part(Protocol):
         ...
 
 
+@runtime_checkable
+class Queued(Part, Protocol):
+    """A part that waits its turn."""
+
+    def prioritise(self, priority: int, /) -> None: ...
+    def cancel(self) -> None: ...
+
+
 class Transfer:
-    """A get, put or prefetch under way. It holds what it reads and writes until it is done.
+    """A get, put, prefetch or demotion under way. It holds what it reads and writes until it is done.
 
     Dropping it does not stop it; an error that nobody waited for is lost.
     """
@@ -56,6 +64,18 @@ class Transfer:
         self._parts, self._kept = (), None
         return True
 
+    def prioritise(self, priority: int) -> None:
+        """Moves it before what has a lower priority and was not begun yet; where there is no queue, nothing."""
+        for part in self._parts:
+            if isinstance(part, Queued):
+                part.prioritise(priority)
+
+    def cancel(self) -> None:
+        """Leaves out what was not begun yet: wait() raises Cancelled then. What has no queue is done all the same."""
+        for part in self._parts:
+            if isinstance(part, Queued):
+                part.cancel()
+
     def __await__(self) -> Generator[Any, None, Transfer]:
         return self._finish().__await__()
 
@@ -68,3 +88,31 @@ class Transfer:
     def __repr__(self) -> str:
         state = "failed" if self._error is not None else "done" if self.done else "under way"
         return f"Transfer({self._what}, {self.nbytes} bytes, {state})"
+
+
+class Held(Transfer):
+    """A pin: the bytes come into dram and stay there until it is released, or nobody has it any more."""
+
+    __slots__ = ("_release",)
+
+    def __init__(
+        self, what: str, nbytes: int, parts: Sequence[Part] = (), release: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(what, nbytes, parts)
+        self._release = release
+
+    def release(self) -> None:
+        """Lets the bytes go; a second call does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Held:
+        self.wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()

@@ -1,0 +1,42 @@
+// What a process that hands its faults to a keeper needs, whichever kind of keeper: notes on a Unix socket, starting the next
+// keeper, and a place among those that fork and SIGBUS must be told of.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base.hpp"
+
+namespace osf {
+
+// Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
+enum NoteKind : u32 {
+    note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer,
+    note_ask, note_cancel, note_reorder, note_unpin, note_arm,                       // of a space with a flash tier
+};
+struct Note {
+    u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good; ask: what (Want)
+    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along, address the place; ask: pid is the priority
+};
+constexpr size_t NOTE_MAX = 64 * KIB;
+void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
+bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
+int dial(const std::string& path);           // a keeper's socket
+int listen_at(const std::string& path);      // not listening yet; private
+void start_keeper(std::vector<std::string>& command, pid_t& starting);  // unless the one that was started last is still starting
+
+class FaultOwner {
+public:
+    virtual ~FaultOwner() = default;
+    virtual void fork_prepare() = 0;
+    virtual void fork_parent() = 0;
+    virtual void fork_child() = 0;
+    virtual bool explain(u64 address, char* text, size_t room) const = 0;  // why a touch there ended; for the SIGBUS handler
+};
+void own_faults(FaultOwner* owner);
+void disown_faults(FaultOwner* owner);
+
+}  // namespace osf

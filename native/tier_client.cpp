@@ -1,0 +1,286 @@
+#include "tier_client.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+namespace osf {
+
+constexpr u64 PART = 16 * MIB;                // of a copy that is made in parts
+
+[[noreturn]] static void throw_answer(const std::string& text) {
+    static const std::map<std::string, Code> codes{{"bad_address", Code::bad_address}, {"no_room", Code::no_room}, {"not_permitted", Code::not_permitted},
+                                                   {"corrupt", Code::corrupt}, {"flash", Code::flash}, {"cancelled", Code::cancelled}, {"bad_input", Code::bad_input}};
+    const size_t colon = text.find(':');
+    auto found = codes.find(text.substr(0, colon));
+    if (found == codes.end()) throw Error(Code::flash, text);
+    if (found->second == Code::cancelled) throw Error(Code::cancelled, "it was cancelled");
+    throw Error(found->second, text.substr(colon + 1));
+}
+
+std::shared_ptr<TierClient> attach_tiers(const std::shared_ptr<Space>& space, const TierClient::Options& options) {
+    static std::mutex mutex;
+    std::lock_guard guard(mutex);
+    if (!space->tiers) space->tiers = std::make_shared<TierClient>(*space, options);
+    return space->tiers;
+}
+
+TierClient::TierClient(Space& space, Options options)
+    : space_(space), options_(std::move(options)), words_(space.directory(), false), directory_(space.directory()), name_(space.header().name),
+      data_at_(u64(space.base()) + space.layout.data_at), bytes_(words_.head().units * UNIT), read_only_(space.read_only()) {
+    std::string backing = space.header().backing;
+    std::string path = backing[0] == '/' ? backing : directory_ + "/" + backing;
+    data_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // also to read only: the kernel wants it so for faults
+    if (data_ < 0) fail_os("opening " + path, errno);
+    try {
+        socket_ = dial(options_.socket);
+        map_data();
+        hand_over(socket_, false);
+    } catch (...) {
+        for (int fd : {socket_, faults_, data_})
+            if (fd >= 0) close(fd);
+        throw;
+    }
+    watcher_ = std::thread([this] { watch(); });
+    own_faults(this);
+}
+
+TierClient::~TierClient() {
+    disown_faults(this);
+    {
+        std::lock_guard guard(mutex_);
+        stop_ = true;
+        if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
+    }
+    if (watcher_.joinable()) watcher_.join();
+    for (int fd : {socket_, faults_, data_})
+        if (fd >= 0) close(fd);
+}
+
+void TierClient::map_data() {
+    faults_ = options_.faults ? open_faults(how_) : -1;
+    if (faults_ < 0) how_ = Faults::none;
+    char* at = reinterpret_cast<char*>(data_at_);
+    if (mmap(at, bytes_, PROT_READ | (read_only_ ? 0 : PROT_WRITE), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, data_, 0) == MAP_FAILED)
+        fail_os("mapping the data of the space", errno);
+    if (how_ == Faults::none) return;
+    madvise(at, bytes_, MADV_NOHUGEPAGE);
+    if (madvise(at, bytes_, MADV_DONTFORK) < 0) fail_os("madvise", errno);
+    if (int error = register_faults(faults_, data_at_, bytes_)) fail_os("registering faults", error);
+}
+
+bool TierClient::await_note(int socket, Note& note, std::string& text) {
+    pollfd news{socket, POLLIN, 0};
+    return poll(&news, 1, 5'000) > 0 && receive_note(socket, note, text);
+}
+
+void TierClient::hand_over(int socket, bool again) {
+    Note note{note_attach, u32(read_only_) | u32(again) << 1, 0, space_.members.slot(), faults_ >= 0, u64(getpid())};
+    std::string text;
+    send_note(socket, note, {}, faults_);
+    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
+    if (!note.flags) throw Error(Code::not_permitted, text);
+}
+
+void TierClient::watch() {
+    int socket = socket_;
+    for (;;) {
+        Note note;
+        std::string text;
+        while (receive_note(socket, note, text)) {
+            if (note.kind == note_arm) {  // the next touch will be noticed; the bytes stay
+                for (size_t at = 0; at + 4 <= text.size(); at += 4) {
+                    u32 unit;
+                    std::memcpy(&unit, text.data() + at, 4);
+                    madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), UNIT, MADV_DONTNEED);
+                }
+                continue;
+            }
+            std::lock_guard guard(mutex_);
+            auto found = pending_.find(note.id);
+            if (found == pending_.end()) continue;
+            found->second.done = true;
+            found->second.good = note.flags & 1;
+            found->second.text = std::move(text);
+            if (!found->second.good) pins_.erase(note.id);
+            changed_.notify_all();
+        }
+        // The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
+        u64 started = 0;
+        pid_t starting = 0;
+        for (;;) {
+            {
+                std::lock_guard guard(mutex_);
+                if (stop_) return;
+            }
+            int next = -1;
+            try {
+                next = dial(options_.socket);
+                hand_over(next, true);
+                std::lock_guard guard(mutex_);
+                close(socket_);
+                socket_ = socket = std::exchange(next, -1);
+                try {
+                    for (auto& [id, pin] : pins_) send_note(socket_, pin, {});
+                    for (auto& [id, pending] : pending_)
+                        if (!pending.done && !pins_.count(id)) send_note(socket_, pending.note, {});
+                } catch (const Error&) {}  // that one is gone too: its end is read next
+                break;
+            } catch (const Error&) {}
+            if (next >= 0) close(next);
+            if (now_ns() - started > 300'000'000 && !load(space_.header().removed)) {
+                start_keeper(options_.keeper, started ? starting : (starting = 0, starting));
+                started = now_ns();
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        }
+        if (starting > 0) waitpid(starting, nullptr, 0);
+    }
+}
+
+u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
+    std::lock_guard guard(mutex_);
+    Note note{note_ask, u32(want), next_++, u64(at), bytes, u64(std::int64_t(priority))};
+    pending_[note.id].note = note;
+    if (want == Want::pin) pins_[note.id] = note;
+    try {
+        send_note(socket_, note, {});
+    } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
+    return note.id;
+}
+
+bool TierClient::wait(u64 id, long timeout_ns) {
+    std::unique_lock lock(mutex_);
+    auto found = pending_.find(id);
+    if (found == pending_.end()) throw Error(Code::bad_input, "nothing of this number is under way");
+    auto ready = [&] { return found->second.done; };
+    if (timeout_ns < 0) changed_.wait(lock, ready);
+    else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
+    if (!found->second.done) return false;
+    Pending result = std::move(found->second);
+    pending_.erase(found);
+    if (!result.good) throw_answer(result.text);
+    return true;
+}
+
+bool TierClient::done(u64 id) {
+    std::lock_guard guard(mutex_);
+    auto found = pending_.find(id);
+    return found == pending_.end() || found->second.done;
+}
+
+void TierClient::cancel(u64 id) {
+    std::lock_guard guard(mutex_);
+    try {
+        send_note(socket_, {note_cancel, 0, id, 0, 0, 0}, {});
+    } catch (const Error&) {}  // then it is done by the next keeper, or not: nobody may rely on it
+}
+
+void TierClient::reorder(u64 id, int priority) {
+    std::lock_guard guard(mutex_);
+    if (auto found = pending_.find(id); found != pending_.end()) found->second.note.pid = u64(std::int64_t(priority));
+    try {
+        send_note(socket_, {note_reorder, 0, id, 0, 0, u64(std::int64_t(priority))}, {});
+    } catch (const Error&) {}
+}
+
+void TierClient::unpin(u64 id) {
+    std::lock_guard guard(mutex_);
+    if (!pins_.erase(id)) return;
+    try {
+        send_note(socket_, {note_unpin, 0, id, 0, 0, 0}, {});
+    } catch (const Error&) {}  // the next keeper will not hear of it
+}
+
+void TierClient::clear(char* at, u64 bytes, u64 keep) {
+    if (bytes >= UNIT) request(Want::discard, at, bytes);
+    char *inner = reinterpret_cast<char*>(data_at_ + div_up(u64(at) - data_at_, UNIT) * UNIT), *end = at + bytes;
+    char* outer = reinterpret_cast<char*>(data_at_ + (u64(end) - data_at_) / UNIT * UNIT);
+    auto zero = [&](char* from, char* to) {
+        from = std::max(from, at + keep);
+        if (from < to) within(from, u64(to - from), [](char* part, u64 size) { std::memset(part, 0, size); });
+    };
+    if (inner >= outer) return zero(at, end);
+    zero(at, inner);
+    zero(outer, end);
+}
+
+void TierClient::provide(char* at, u64 bytes) {
+    u64 id = ask(Want::pin, at, bytes, 1 << 20);
+    wait(id, -1);
+    unpin(id);
+}
+
+void TierClient::within(char* at, u64 bytes, const std::function<void(char*, u64)>& work) {
+    if (!plain()) return work(at, bytes);
+    const u64 part = std::clamp(words_.head().capacity * UNIT / 8, UNIT, PART);
+    for (u64 done = 0; done < bytes; done += part) {
+        const u64 size = std::min(part, bytes - done);
+        u64 id = ask(Want::pin, at + done, size, 1 << 20);
+        wait(id, -1);
+        work(at + done, size);
+        unpin(id);
+    }
+}
+
+TierClient::Counts TierClient::tiers(const void* at, u64 bytes) const {
+    Counts counts;
+    if (!bytes) return counts;
+    for (u64 unit = unit_at(at); unit <= unit_at(static_cast<const char*>(at) + bytes - 1); unit++) {
+        const Tier tier = words_.tier(unit);
+        (in_memory(tier) ? counts.dram : tier == Tier::empty ? counts.empty : counts.flash)++;
+    }
+    return counts;
+}
+
+bool TierClient::explain(u64 address, char* text, size_t room) const {
+    if (address < data_at_ || address >= data_at_ + bytes_) return false;
+    std::snprintf(text, room, "openshelf: the bytes at %#llx of space '%s' cannot be brought back: %s. A touch cannot be an exception: this process ends. "
+                  "Where that matters, use array.prefetch().wait() first.\n", (unsigned long long)address, name_.c_str(), words_.head().trouble);
+    return true;
+}
+
+void TierClient::fork_prepare() { mutex_.lock(); }
+void TierClient::fork_parent() { mutex_.unlock(); }
+
+void TierClient::fork_child() {
+    new (&watcher_) std::thread;  // the parent's thread is not here
+    new (&changed_) std::condition_variable;
+    pending_.clear();
+    close(socket_);
+    if (faults_ >= 0) close(faults_);
+    faults_ = socket_ = -1;
+    try {
+        map_data();
+        for (u64 start = now_ns();;) {
+            try {
+                socket_ = dial(options_.socket);
+                hand_over(socket_, false);
+                for (auto& [id, pin] : pins_) send_note(socket_, pin, {});
+                break;
+            } catch (const Error&) {  // the parent finds the next keeper
+                if (socket_ >= 0) close(socket_);
+                socket_ = -1;
+                if (now_ns() - start > 3'000'000'000) throw;
+                std::this_thread::sleep_for(std::chrono::milliseconds(3));
+            }
+        }
+        watcher_ = std::thread([this] { watch(); });
+    } catch (const Error& error) {
+        mmap(reinterpret_cast<char*>(data_at_), bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        char text[300];
+        std::snprintf(text, sizeof text, "openshelf: the forked process %d could not attach to the space '%s': %s; touching its arrays will end it\n",
+                      int(getpid()), name_.c_str(), error.what());
+        [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text, strlen(text));
+    }
+    mutex_.unlock();
+}
+
+}  // namespace osf

@@ -1,0 +1,95 @@
+// A process's side of a space with a flash tier: its data mapped, faults on it handed to the space's keeper, requests to that and
+// their answers, and the thread that finds the next keeper if it dies.
+//
+// With faults, every touch of what is not in this process's page tables is the keeper's to answer; while no keeper lives, touches
+// wait. Without (plain), nothing notices a touch, and what is not in memory would read as zeros: so all that this process has
+// views of it holds in memory by pins (hold), and every copy that it makes in native code goes through `within`.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "fault_owner.hpp"
+#include "faults.hpp"
+#include "space.hpp"
+#include "tiers.hpp"
+
+namespace osf {
+
+enum class Want : u32 { touch, ahead, prefetch, pin, demote, discard, flush };
+
+class TierClient : public FaultOwner {
+public:
+    struct Options {
+        std::string socket;                   // of the keeper
+        std::vector<std::string> keeper;      // command that starts one and returns
+        bool faults = true;                   // false: as if there were none
+    };
+    TierClient(Space& space, Options options);
+    ~TierClient() override;
+    TierClient(const TierClient&) = delete;
+    TierClient& operator=(const TierClient&) = delete;
+
+    Faults faults() const { return how_; }
+    bool plain() const { return how_ == Faults::none; }
+    TierWords& words() { return words_; }
+
+    u64 ask(Want want, const void* at, u64 bytes, int priority);     // a number to wait for
+    bool wait(u64 id, long timeout_ns);       // false: the time is over. Throws what went wrong; afterwards the number is forgotten
+    bool done(u64 id);
+    void cancel(u64 id);
+    void reorder(u64 id, int priority);
+    void unpin(u64 id);                       // after its wait, or before
+    void request(Want want, const void* at, u64 bytes) { wait(ask(want, at, bytes, 0), -1); }
+
+    // A range that was just taken from the heap: zero but for its first `keep` bytes, which the caller overwrites.
+    void clear(char* at, u64 bytes, u64 keep);
+    void provide(char* at, u64 bytes);        // in memory, for what never leaves it
+    // Calls `work` for parts of a range while they are in memory.
+    void within(char* at, u64 bytes, const std::function<void(char* part, u64 size)>& work);
+    struct Counts { u64 dram = 0, flash = 0, empty = 0; };
+    Counts tiers(const void* at, u64 bytes) const;    // units
+
+    void fork_prepare() override;
+    void fork_parent() override;
+    void fork_child() override;
+    bool explain(u64 address, char* text, size_t room) const override;
+
+private:
+    struct Pending { Note note; bool done = false, good = false; std::string text; };
+    void map_data();
+    bool await_note(int socket, Note& note, std::string& text);
+    void hand_over(int socket, bool again);
+    void watch();
+    u64 unit_at(const void* at) const { return (u64(at) - data_at_) / UNIT; }
+
+    Space& space_;
+    Options options_;
+    TierWords words_;
+    std::string directory_, name_;
+    u64 data_at_, bytes_;
+    bool read_only_;
+    Faults how_ = Faults::none;
+    int faults_ = -1, socket_ = -1, data_ = -1;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<u64, Pending> pending_;
+    std::map<u64, Note> pins_;                // told to every keeper
+    u64 next_ = 1;
+    bool stop_ = false;
+    std::thread watcher_;
+};
+
+// The one of this process for the space; made at the first call.
+std::shared_ptr<TierClient> attach_tiers(const std::shared_ptr<Space>& space, const TierClient::Options& options);
+
+// In the keeper's process. Returns when told to end (SIGTERM, SIGINT), when the space was removed, or when nobody has had it
+// open for so long. Throws not_permitted if it has another keeper.
+void tier_keeper_run(const std::string& directory, const std::string& boot_id, double linger_s);
+
+}  // namespace osf

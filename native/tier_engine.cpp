@@ -1,0 +1,549 @@
+// What is decided: touches, requests, and what waits for what.
+#include "tier_engine.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "faults.hpp"
+#include "journal.hpp"
+
+namespace osf {
+
+constexpr u32 DEPTH = 8;                     // reads under way, or about to be
+constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 128;         // units
+constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;
+
+TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
+    : space_(std::move(space)), words_(space_->directory(), true),
+      flash_(disk, words_.files(), words_.head().slots, words_.head().id), disk_(disk),
+      data_at_(u64(space_->base()) + space_->layout.data_at), units_(words_.head().units), capacity_(words_.head().capacity),
+      durable_(words_.head().durable), local_(units_), policy_(units_, capacity_), slots_(div_up(words_.head().slots, 64)) {
+    std::string backing = space_->header().backing;
+    std::string path = backing[0] == '/' ? backing : space_->directory() + "/" + backing;
+    data_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (data_ < 0) fail_os("opening " + path, errno);
+    store(words_.head().keeper, u64(getpid()));
+    load_image();
+    recover();
+    for (u32 at = 0; at < threads; at++) threads_.emplace_back([this] { work(); });
+}
+
+TierEngine::~TierEngine() {
+    {
+        std::lock_guard guard(mutex_);
+        stop_ = true;
+    }
+    work_.notify_all();
+    for (auto& thread : threads_) thread.join();
+    store(words_.head().keeper, 0);
+    ::close(data_);
+}
+
+// What an earlier keeper left under way.
+void TierEngine::recover() {
+    u64 dirty = 0;
+    for (u32 unit = 0; unit < units_; unit++) {
+        TierWord& at = words_.at(unit);
+        u64 word = load(at.word);
+        switch (tier_of(word)) {
+            case Tier::filling:
+                punch(unit, 1);
+                word = with_tier(word, slot_of(word) == NO_SLOT ? Tier::empty : Tier::flash);
+                break;
+            case Tier::writing: word = with_tier(word, Tier::dirty); break;
+            case Tier::dropping:
+                punch(unit, 1);
+                word = with_tier(word, Tier::flash);
+                break;
+            case Tier::discarding:
+                punch(unit, 1);
+                word = tier_word(Tier::empty, generation_of(word), NO_SLOT);
+                break;
+            default: break;
+        }
+        store(at.word, word);
+        if (slot_of(word) != NO_SLOT) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
+        if (!in_memory(tier_of(word))) continue;
+        resident_++;
+        dirty += tier_of(word) == Tier::dirty;
+        local_[unit].mapped = ~0ull;
+        policy_.filled(unit, true);
+    }
+    TiersHead& head = words_.head();
+    store(head.resident, resident_);
+    store(head.dirty, dirty);
+    store(head.pinned, 0);
+    store(head.evicting, 0);
+}
+
+void TierEngine::set(u32 unit, u64 word) {
+    TierWord& at = words_.at(unit);
+    const Tier was = tier_of(load(at.word)), is = tier_of(word);
+    auto here = [](Tier tier) { return tier != Tier::empty && tier != Tier::flash; };
+    resident_ += u64(here(is)) - u64(here(was));
+    auto changed = [](Tier tier) { return tier == Tier::dirty || tier == Tier::writing; };
+    TiersHead& head = words_.head();
+    store(head.dirty, head.dirty + u64(changed(is)) - u64(changed(was)));
+    store(head.resident, resident_);
+    store(at.word, word);
+}
+
+// Processes
+
+u32 TierEngine::attach(TierProcess process) {
+    std::lock_guard guard(mutex_);
+    u32 number = next_client_++;
+    Attached& attached = clients_[number];
+    attached.bit = 1ull << (number % 64);
+    attached.is = std::move(process);
+    if (attached.is.again)
+        for (Local& local : local_) local.mapped |= attached.bit;
+    if (attached.is.faults < 0) plain_++;
+    settled_ = false;  // asked again soon
+    return number;
+}
+
+void TierEngine::detach(u32 number) {
+    std::lock_guard guard(mutex_);
+    auto found = clients_.find(number);
+    if (found == clients_.end()) return;
+    Attached& client = found->second;
+    while (!client.pins.empty()) unpin_locked(client, client.pins.begin()->first);
+    for (Request* request : std::set<Request*>(client.requests)) {
+        request->client = NO_SLOT;
+        stop_request(*request, "its process ended");
+    }
+    if (client.is.faults < 0) plain_--;
+    clients_.erase(found);
+    settled_ = false;
+    dispatch();
+}
+
+bool TierEngine::settle() {
+    std::lock_guard guard(mutex_);
+    std::set<u32> attached{space_->members.slot()};
+    for (auto& [number, client] : clients_) attached.insert(client.is.member);
+    bool all = true;
+    for (u32 slot = 0; slot < space_->members.slots_high() && all; slot++)
+        all = attached.count(slot) || load(space_->members.at(slot).state) != 1 || !space_->members.slot_locked(slot);
+    if (all && !settled_) {
+        settled_ = true;
+        dispatch();
+    }
+    settled_ = all;
+    return all;
+}
+
+// Touches
+
+void TierEngine::touch(u32 client, u64 address, bool write) {
+    std::lock_guard guard(mutex_);
+    if (address < data_at_ || unit_at(address) >= units_) return;
+    touch_unit(client, unit_at(address), write, now_ns());
+    dispatch();
+}
+
+void TierEngine::touch_unit(u32 number, u32 unit, bool write, u64 since_ns) {
+    auto found = clients_.find(number);
+    if (found == clients_.end()) return;
+    TierCounts& counts = words_.head().counts;
+    const bool first = since_ns != 0 && waiters_.find(unit) == waiters_.end();
+    const Tier tier = words_.tier(unit);
+    counts.faults++;
+    if (in_memory(tier) && !(tier == Tier::writing && write)) {
+        counts.minor_faults++;
+        Local& local = local_[unit];
+        if (local.armed) {
+            local.armed = false;
+            counts.armed_touched++;
+            policy_.touched(unit);
+        }
+        // Neighbours that are here too are shown at once; not those that are watched.
+        u32 count = 1;
+        if (!write)
+            while (count < RUN && unit + count < units_ && words_.tier(unit + count) == tier && !local_[unit + count].armed &&
+                   !(local_[unit + count].mapped & found->second.bit)) count++;
+        bool marked = false;
+        for (Stream& stream : found->second.streams) marked |= stream.marker >= unit && stream.marker < unit + count;
+        show(number, unit, count, write);
+        if (marked) read_ahead(number, unit, false);
+        return;
+    }
+    waiters_[unit].push_back({nullptr, number, write, since_ns});
+    if (tier == Tier::flash || tier == Tier::empty) {
+        if (first) {
+            add(number, 0, Want::touch, unit, unit + 1, SOONEST);
+            read_ahead(number, unit, true);
+        }
+    }
+}
+
+// Touches in rising order are followed by reads of what comes next. What was read is shown at once, but for one unit in the
+// middle: its touch says that the reader goes on, and the next window is read while it uses the rest of this one.
+void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
+    Attached& client = clients_.at(number);
+    Stream* stream = nullptr;
+    for (Stream& one : client.streams)
+        if (one.next != NO_SLOT && ((unit >= one.next && unit <= one.end) || unit == one.marker || (one.marker != NO_SLOT && unit < one.marker && unit + RUN > one.marker))) stream = &one;
+    if (!stream) {
+        if (!missed) return;
+        stream = std::min_element(std::begin(client.streams), std::end(client.streams), [](const Stream& a, const Stream& b) { return a.used < b.used; });
+        *stream = {unit + 1, unit + 1, NO_SLOT, 0, ++sequence_};
+        return;
+    }
+    stream->used = ++sequence_;
+    stream->window = std::clamp(stream->window * 2, AHEAD_LEAST, std::min<u32>(AHEAD_MOST, std::max<u32>(AHEAD_LEAST, u32(capacity_ / 8))));
+    const u32 from = std::max(stream->end, unit + 1), to = u32(std::min<u64>(from + stream->window, units_));
+    stream->next = unit + 1;
+    stream->end = to;
+    stream->marker = NO_SLOT;
+    if (from >= to) return;
+    Request* request = add(number, 0, Want::ahead, from, to, AHEAD_PRIORITY);
+    request->zeros = words_.tier(unit) == Tier::empty;
+    request->skip = stream->marker = from + (to - from) / 2;
+    words_.head().counts.ahead_units += to - from;
+}
+
+// Into the page tables of a process, as far as they are in memory: writable where they are dirty. `write`: make them so.
+void TierEngine::show(u32 number, u32 first, u32 count, bool write) {
+    auto found = clients_.find(number);
+    if (found == clients_.end() || found->second.is.faults < 0) return;
+    const u64 bit = found->second.bit;
+    const int faults = found->second.is.faults;
+    for (u32 unit = first; unit < first + count;) {
+        const Tier tier = words_.tier(unit);
+        if (!in_memory(tier)) {
+            unit++;
+            continue;
+        }
+        if (write && tier == Tier::clean) set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
+        const bool writable = words_.tier(unit) == Tier::dirty;
+        bool known = local_[unit].mapped & bit;
+        u32 end = unit + 1;
+        if (!write)
+            while (end < first + count && words_.tier(end) == tier) known |= (local_[end++].mapped & bit) != 0;
+        for (u32 at = unit; at < end; at++) local_[at].mapped |= bit;
+        const u64 start = address_of(unit), bytes = u64(end - unit) * UNIT;
+        map_pages(faults, start, bytes, writable);
+        if (writable && known) protect_pages(faults, start, bytes, false);  // where it is mapped already, and protected
+        unit = end;
+    }
+}
+
+void TierEngine::poison(u32 number, u32 unit) {
+    auto found = clients_.find(number);
+    if (found != clients_.end() && found->second.is.faults >= 0) poison_pages(found->second.is.faults, address_of(unit), UNIT);
+}
+
+// Requests
+
+TierEngine::Request* TierEngine::add(u32 client, u64 id, Want want, u32 first, u32 last, int priority) {
+    auto request = std::make_unique<Request>();
+    request->sequence = ++sequence_;
+    request->id = id;
+    request->client = client;
+    request->want = want;
+    request->first = request->next = first;
+    request->last = last;
+    request->left = last - first;
+    request->priority = priority;
+    Request* result = request.get();
+    if (auto found = clients_.find(client); found != clients_.end()) found->second.requests.insert(result);
+    requests_.emplace(std::pair(-priority, request->sequence), std::move(request));
+    return result;
+}
+
+void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int priority) {
+    std::lock_guard guard(mutex_);
+    Attached& client = clients_.at(number);
+    auto refuse = [&](const std::string& why) { client.is.answer(id, false, why); };
+    if (want == Want::flush) {
+        add(number, id, want, 0, 1, priority);
+        return dispatch();
+    }
+    if (address < data_at_ || address + bytes > data_at_ + units_ * UNIT || address + bytes < address) return refuse("bad_address:the range is outside the data of the space");
+    // What is forgotten must be whole units; everything else takes the units that the bytes are in.
+    const bool inner = want == Want::discard;
+    u32 first = u32(inner ? div_up(address - data_at_, UNIT) : (address - data_at_) / UNIT);
+    u32 last = u32(inner ? (address + bytes - data_at_) / UNIT : div_up(address + bytes - data_at_, UNIT));
+    if (first >= last || !bytes) return client.is.answer(id, true, "");
+    const u64 most = capacity_ - std::min(capacity_ / 2, low_water());
+    if (want == Want::prefetch && last - first > most - std::min(most, pinned_))
+        return refuse("no_room:" + std::to_string(u64(last - first) * UNIT) + " bytes are to be in memory at once, but of the " + std::to_string(capacity_ * UNIT) +
+                      " bytes of dram " + std::to_string((capacity_ - most + pinned_) * UNIT) + " are pinned or kept free; ask for parts, or give the space more dram");
+    if (want == Want::pin) {
+        u64 fresh = 0;
+        for (u32 unit = first; unit < last; unit++) fresh += local_[unit].pins == 0;
+        if (pinned_ + fresh > most)
+            return refuse("no_room:" + std::to_string(fresh * UNIT) + " more bytes cannot be pinned: " + std::to_string(pinned_ * UNIT) + " of the " +
+                          std::to_string(capacity_ * UNIT) + " bytes of dram are, and some must stay free; release pins, or give the space more dram");
+        const bool plain = client.is.faults < 0 && !client.is.read_only;
+        client.pins[id] = {first, last, plain};
+        for (u32 unit = first; unit < last; unit++) {
+            pinned_ += local_[unit].pins++ == 0;
+            local_[unit].plain_pins += plain;
+        }
+        store(words_.head().pinned, pinned_);
+    }
+    add(number, id, want, first, last, priority);
+    dispatch();
+}
+
+void TierEngine::unpin_locked(Attached& client, u64 id) {
+    auto found = client.pins.find(id);
+    if (found == client.pins.end()) return;
+    for (u32 unit = found->second.first; unit < found->second.last; unit++) {
+        pinned_ -= --local_[unit].pins == 0;
+        local_[unit].plain_pins -= found->second.plain;
+    }
+    client.pins.erase(found);
+    store(words_.head().pinned, pinned_);
+}
+
+void TierEngine::unpin(u32 number, u64 id) {
+    std::lock_guard guard(mutex_);
+    if (auto found = clients_.find(number); found != clients_.end()) unpin_locked(found->second, id);
+    dispatch();
+}
+
+void TierEngine::reorder(u32 number, u64 id, int priority) {
+    std::lock_guard guard(mutex_);
+    auto found = clients_.find(number);
+    if (found == clients_.end()) return;
+    for (Request* request : found->second.requests)
+        if (request->id == id && !request->begun && request->want != Want::touch && request->want != Want::ahead) {
+            auto node = requests_.extract({-request->priority, request->sequence});
+            request->priority = priority;
+            node.key().first = -priority;
+            requests_.insert(std::move(node));
+            break;
+        }
+    dispatch();
+}
+
+void TierEngine::cancel(u32 number, u64 id) {
+    std::lock_guard guard(mutex_);
+    auto found = clients_.find(number);
+    if (found == clients_.end()) return;
+    for (Request* request : found->second.requests)
+        if (id && request->id == id) {
+            if (request->want == Want::pin) unpin_locked(found->second, id);
+            stop_request(*request, "cancelled:");
+            break;
+        }
+    dispatch();
+}
+
+// What was not begun is not; what is under way comes to its end.
+void TierEngine::stop_request(Request& request, const std::string& why) {
+    request.left -= request.last - request.next;
+    if (request.next < request.last && request.error.empty()) request.error = why;
+    request.next = request.last;
+}
+
+void TierEngine::one_done(Request& request, u32) {
+    if (--request.left == 0 && request.begun) finish(request);
+}
+
+void TierEngine::finish(Request& request) {
+    auto owner = begun_.extract(&request);
+    auto found = clients_.find(request.client);
+    if (found == clients_.end()) return;
+    Attached& client = found->second;
+    client.requests.erase(&request);
+    if (request.id == 0) return;  // nobody's but the engine's
+    if (!request.error.empty() && request.want == Want::pin) unpin_locked(client, request.id);
+    client.is.answer(request.id, request.error.empty(), request.error);
+}
+
+void TierEngine::dispatch() {
+    for (auto at = requests_.begin(); at != requests_.end();) {
+        Request& request = *at->second;
+        const bool free = advance(request);
+        if (request.next == request.last) {
+            request.begun = true;
+            begun_.emplace(&request, std::move(at->second));
+            at = requests_.erase(at);
+            if (request.left == 0) finish(request);
+        } else if (free) {
+            break;  // enough is under way
+        } else {
+            ++at;
+        }
+    }
+    if (room() < low_water()) make_room(0);
+    if (jobs_.empty() && running_ == 0) idle_.notify_all();
+}
+
+// False: it waits for something that others may not need.
+bool TierEngine::advance(Request& request) {
+    switch (request.want) {
+        case Want::discard: return advance_discard(request), true;
+        case Want::demote: return advance_demote(request);
+        case Want::flush: return advance_flush(request);
+        default: return advance_fill(request);
+    }
+}
+
+bool TierEngine::advance_fill(Request& request) {
+    TierCounts& counts = words_.head().counts;
+    const bool explicitly = request.want == Want::prefetch || request.want == Want::pin;
+    auto plain = [&](u32 unit) {  // who writes without faults makes it dirty, whether he will or not
+        if (request.want == Want::pin && local_[unit].plain_pins && words_.tier(unit) == Tier::clean) {
+            set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
+            local_[unit].unsure = true;
+        }
+    };
+    while (request.next < request.last) {
+        const u32 unit = request.next;
+        const u64 word = load(words_.at(unit).word);
+        const Tier tier = tier_of(word);
+        if (in_memory(tier)) {
+            u32 end = unit + 1;
+            while (end < request.last && end - unit < RUN && words_.tier(end) == tier) end++;
+            for (u32 at = unit; at < end; at++) {
+                if (explicitly) counts.asked++, counts.asked_there++, policy_.touched(at);
+                plain(at);
+            }
+            if (request.want != Want::touch && !(request.skip >= unit && request.skip < end)) show(request.client, unit, end - unit, false);
+            request.next = end;
+            for (u32 at = unit; at < end; at++) one_done(request, at);
+        } else if (tier == Tier::flash || (tier == Tier::empty && (request.want == Want::touch || request.want == Want::pin || request.zeros))) {
+            if (jobs_.size() + running_ >= DEPTH && request.want != Want::touch) return true;
+            u64 most = std::min<u64>(RUN, request.last - unit);
+            if (room() < most + (request.want == Want::touch ? 0 : low_water() / 2)) make_room(most);
+            u64 free = room();
+            if (!free && request.want == Want::ahead) {  // not worth anybody's place
+                stop_request(request, "");
+                return true;
+            }
+            if (!free && evicting_) return false;
+            if (!free && request.want != Want::touch && settled_) {
+                const char* trouble = words_.head().trouble;
+                request.error = failed_ns_ && now_ns() - failed_ns_ < 2'000'000'000 ? std::string("flash:") + trouble
+                                : "no_room:nothing in dram can make room: what is there is pinned, or must stay";
+                stop_request(request, "");
+                return true;
+            }
+            if (!free) free = most;  // a touch cannot fail: more memory than was meant is better than an end
+            u32 slot = slot_of(word), count = 1;
+            most = std::min(most, free);
+            if (slot != NO_SLOT) most = flash_.together(slot, most);
+            while (count < most && tier_of(load(words_.at(unit + count).word)) == tier && slot_of(load(words_.at(unit + count).word)) == (slot == NO_SLOT ? NO_SLOT : slot + count)) count++;
+            for (u32 at = unit; at < unit + count; at++) {
+                if (explicitly) counts.asked++;
+                set(at, with_tier(load(words_.at(at).word), Tier::filling));
+                waiters_[at].push_back({&request, request.client, false, 0});
+            }
+            request.next += count;
+            begin({tier == Tier::empty ? Kind::provide : Kind::fill, unit, count, &request, slot});
+        } else if (tier == Tier::empty) {
+            request.next++;
+            one_done(request, unit);
+        } else {
+            waiters_[unit].push_back({&request, request.client, false, 0});
+            request.next++;
+        }
+    }
+    return true;
+}
+
+bool TierEngine::advance_demote(Request& request) {
+    std::vector<u32> leaving;
+    while (request.next < request.last && jobs_.size() + running_ + leaving.size() / RUN < DEPTH) {
+        const u32 unit = request.next;
+        const Tier tier = words_.tier(unit);
+        if (tier == Tier::flash || tier == Tier::empty) {
+            request.next++;
+            one_done(request, unit);
+        } else if (tier == Tier::clean || tier == Tier::dirty) {
+            if (!settled_) {
+                begin_runs(leaving);
+                return false;
+            }
+            if (local_[unit].pins || unmovable(unit)) {
+                if (local_[unit].pins) request.error = "not_permitted:a part of it is pinned in dram; release the pins first, those of views in processes without faults among them";
+                request.next++;  // what shares a unit with something that must stay, stays
+                one_done(request, unit);
+                continue;
+            }
+            request.next++;
+            waiters_[unit].push_back({&request, request.client, false, 0});
+            if (!begin_leaving(unit, leaving)) stable(unit);
+        } else {
+            request.next++;
+            waiters_[unit].push_back({&request, request.client, false, 0});
+        }
+    }
+    begin_runs(leaving);
+    return true;
+}
+
+void TierEngine::advance_discard(Request& request) {
+    while (request.next < request.last) {
+        const u32 unit = request.next;
+        const u64 word = load(words_.at(unit).word);
+        const Tier tier = tier_of(word);
+        if (tier == Tier::flash || tier == Tier::empty) {
+            if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
+            set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
+            request.next++;
+            one_done(request, unit);
+            stable(unit);
+        } else if (tier == Tier::clean || tier == Tier::dirty) {
+            u32 end = unit;
+            while (end < request.last && end - unit < RUN && (words_.tier(end) == Tier::clean || words_.tier(end) == Tier::dirty)) {
+                set(end, with_tier(load(words_.at(end).word), Tier::discarding));
+                waiters_[end].push_back({&request, request.client, false, 0});
+                evicting_++;
+                end++;
+            }
+            request.next = end;
+            begin({Kind::discard, unit, end - unit, nullptr, NO_SLOT});
+        } else {
+            waiters_[unit].push_back({&request, request.client, false, 0});
+            request.next++;
+        }
+    }
+}
+
+void TierEngine::stable(u32 unit) {
+    auto found = waiters_.find(unit);
+    if (found == waiters_.end()) return;
+    std::vector<Waiter> waiting = std::move(found->second);
+    waiters_.erase(found);
+    for (Waiter& waiter : waiting) {
+        if (!waiter.request) {
+            TierCounts& counts = words_.head().counts;
+            if (in_memory(words_.tier(unit)) && waiter.since_ns) counts.wait_ns += now_ns() - waiter.since_ns, counts.minor_faults--;
+            counts.faults--;  // it is counted again
+            touch_unit(waiter.client, unit, waiter.write, waiter.since_ns);
+            continue;
+        }
+        Request& request = *waiter.request;
+        const Tier tier = words_.tier(unit);
+        const bool there = in_memory(tier);
+        const bool fills = request.want != Want::demote && request.want != Want::discard && request.want != Want::flush;
+        if ((fills && !there && request.error.empty() && request.want != Want::ahead && request.want != Want::touch) || (request.want == Want::discard && tier != Tier::empty)) {
+            // It was on its way out, or has come back: once more, as a request of its own that the first one waits for.
+            add(request.client, 0, request.want == Want::discard ? Want::discard : Want::touch, unit, unit + 1, SOONEST);
+            waiters_[unit].push_back(waiter);
+            continue;
+        }
+        if (fills && there && request.want == Want::pin && local_[unit].plain_pins && tier == Tier::clean) {
+            set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
+            local_[unit].unsure = true;
+        }
+        if (fills && there && request.want != Want::touch && request.skip != unit) show(request.client, unit, 1, false);
+        one_done(request, unit);
+    }
+}
+
+void TierEngine::wait_idle() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return requests_.empty() && jobs_.empty() && running_ == 0; });
+}
+
+}  // namespace osf

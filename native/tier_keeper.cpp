@@ -1,0 +1,186 @@
+// The keeper's process of a space with a flash tier: faults and notes of its processes, as they come, for the engine.
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fault_owner.hpp"
+#include "tier_engine.hpp"
+
+namespace osf {
+
+namespace {
+
+class TierKeeper {
+public:
+    TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s);
+    ~TierKeeper();
+    void run();
+
+private:
+    struct Process { int socket, faults = -1; u32 client = NO_SLOT; };
+    void watch(int fd);
+    void accept_process();
+    void hear(Process& process);
+    void part(int socket);
+    static void answer(int socket, const Note& note, std::string_view text);
+
+    std::string path_;
+    double linger_s_;
+    int lock_ = -1, epoll_ = -1, local_ = -1, signals_ = -1;
+    std::unique_ptr<TierEngine> engine_;
+    std::shared_ptr<Space> space_;
+    std::map<int, Process> sockets_;
+    std::map<int, u32> faults_;              // userfaultfds: whose
+};
+
+TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : path_(directory + "/keeper"), linger_s_(linger_s) {
+    lock_ = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0) fail_os("opening " + path_ + ".lock", errno);
+    if (flock(lock_, LOCK_EX | LOCK_NB) < 0) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    watch(signals_);
+    space_ = Space::open(directory, false, boot_id);
+    space_->map_data();
+    engine_ = std::make_unique<TierEngine>(space_, real_disk());
+    local_ = listen_at(path_ + ".sock");
+    if (listen(local_, 64) < 0) fail_os("listening for processes", errno);
+    watch(local_);
+}
+
+TierKeeper::~TierKeeper() {
+    engine_.reset();
+    if (local_ >= 0) unlink((path_ + ".sock").c_str());
+    for (auto& [socket, process] : sockets_) close(socket);
+    for (auto& [fd, client] : faults_) close(fd);
+    space_.reset();
+    for (int fd : {epoll_, local_, signals_, lock_})
+        if (fd >= 0) close(fd);
+}
+
+void TierKeeper::watch(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) < 0) fail_os("epoll", errno);
+}
+
+void TierKeeper::accept_process() {
+    for (;;) {
+        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) return;
+        ucred who{};
+        socklen_t size = sizeof who;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
+            close(fd);
+            continue;
+        }
+        int big = 1 << 20;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
+        sockets_[fd] = {fd};
+        watch(fd);
+    }
+}
+
+// A process that does not read its answers is parted with: it comes again, and asks again.
+void TierKeeper::answer(int socket, const Note& note, std::string_view text) {
+    try {
+        send_note(socket, note, text.substr(0, NOTE_MAX));
+    } catch (const Error&) { shutdown(socket, SHUT_RDWR); }
+}
+
+void TierKeeper::part(int socket) {
+    Process process = sockets_.at(socket);
+    if (process.client != NO_SLOT) engine_->detach(process.client);
+    if (process.faults >= 0) {
+        faults_.erase(process.faults);
+        close(process.faults);
+    }
+    close(socket);
+    sockets_.erase(socket);
+}
+
+void TierKeeper::hear(Process& process) {
+    Note note;
+    std::string text;
+    int fd = -1;
+    const int socket = process.socket;
+    if (!receive_note(socket, note, text, &fd)) return part(socket);
+    auto refuse = [&](const char* why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
+    if (note.kind == note_attach && process.client == NO_SLOT) {
+        TierProcess is;
+        is.faults = process.faults = fd;
+        is.member = u32(note.address);
+        is.pid = note.pid;
+        is.read_only = note.flags & 1;
+        is.again = note.flags & 2;
+        is.answer = [socket](u64 id, bool good, const std::string& why) { answer(socket, {note_answer, good, id, 0, 0, 0}, why); };
+        is.arm = [socket](const std::vector<u32>& units) {
+            answer(socket, {note_arm, 0, 0, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
+        };
+        process.client = engine_->attach(std::move(is));
+        if (fd >= 0) {
+            faults_[fd] = process.client;
+            watch(fd);
+        }
+        engine_->settle();
+        return answer(socket, {note_answer, 1, note.id, 0, 0, 0}, {});
+    }
+    if (fd >= 0) close(fd);
+    if (process.client == NO_SLOT) return refuse("bad_input:not attached");
+    switch (note.kind) {
+        case note_ask:
+            if (note.flags < u32(Want::prefetch) || note.flags > u32(Want::flush) || !note.id) return refuse("bad_input:nothing that can be asked for");
+            return engine_->ask(process.client, note.id, Want(note.flags), note.address, note.bytes, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 2'000'000));
+        case note_cancel: return engine_->cancel(process.client, note.id);
+        case note_reorder: return engine_->reorder(process.client, note.id, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
+        case note_unpin: return engine_->unpin(process.client, note.id);
+        default: return refuse("bad_input:a note of an unknown kind");
+    }
+}
+
+void TierKeeper::run() {
+    u64 needed = now_ns(), asked = 0;
+    bool settled = false;
+    for (;;) {
+        epoll_event events[64];
+        int count = epoll_wait(epoll_, events, 64, settled ? 50 : 2);
+        for (int at = 0; at < count; at++) {
+            const int fd = events[at].data.fd;
+            if (fd == signals_) return;
+            if (fd == local_) {
+                accept_process();
+            } else if (auto faults = faults_.find(fd); faults != faults_.end()) {
+                Touch touch;
+                for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(faults->second, touch.address, touch.write);
+            } else if (auto process = sockets_.find(fd); process != sockets_.end()) {
+                hear(process->second);
+            }
+        }
+        const u64 now = now_ns();
+        if (!settled || now - asked > 20'000'000) {
+            asked = now;
+            settled = engine_->settle();
+            if (load(space_->header().removed)) return;
+            if (!sockets_.empty()) needed = now;
+            if (linger_s_ >= 0 && double(now - needed) > linger_s_ * 1e9) return;
+        }
+    }
+}
+
+}  // namespace
+
+void tier_keeper_run(const std::string& directory, const std::string& boot_id, double linger_s) { TierKeeper(directory, boot_id, linger_s).run(); }
+
+}  // namespace osf

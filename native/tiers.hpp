@@ -1,0 +1,104 @@
+// What a space with a flash tier keeps beside its arrays: the file `tiers` in its directory, in memory, changed by the keeper alone.
+//
+//   0x0000  TiersHead   four pages: sizes, the files on flash, counters
+//   0x4000  TierWord    16 bytes for every unit of the data, in order: where its bytes are
+//
+// A unit is 64 KiB of addresses, as much as a chunk of the heap, so that one is all slab or all extents. Its bytes are in the data
+// file (a hole there: not in memory), in a slot of the flash files, or in both. The words survive the keeper: the next one
+// finds in them what was under way, and undoes or repeats it (recover, in tier_engine.cpp).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace osf {
+
+constexpr u64 TIERS_MAGIC = 0x3173'7265'6974'736full;  // "ostiers1"
+constexpr u64 UNIT = CHUNK;
+constexpr u64 RUN = 16;                  // units: the most that one read or write takes, and the piece that files are striped by
+constexpr u32 MAX_FILES = 8;
+constexpr u64 FILE_PATH = 1024, TIERS_HEAD = 4 * PAGE;
+
+enum class Tier : u32 {
+    empty,       // nowhere: zeros
+    flash,       // in its slot
+    filling,     // on its way into memory; undone: flash, or empty if it has no slot
+    clean,       // in memory and in its slot, write-protected in every process
+    dirty,       // in memory; a slot it has holds older bytes
+    writing,     // in memory, write-protected, on its way into a slot; undone: dirty
+    dropping,    // being taken out of memory; repeated: flash
+    discarding,  // being forgotten; repeated: empty
+};
+
+// state 4 bits | generation 28 bits | slot + 1, 32 bits
+struct TierWord {
+    u64 word;
+    u64 check;   // of the bytes in the slot, with unit and generation
+};
+static_assert(sizeof(TierWord) == 16);
+constexpr Tier tier_of(u64 word) { return Tier(word & 15); }
+constexpr u64 generation_of(u64 word) { return word >> 4 & 0xfffffff; }
+constexpr u32 NO_SLOT = ~0u;
+constexpr u32 slot_of(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT if it has none
+constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xfffffff) << 4 | u64(slot + 1) << 32; }
+constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~15ull) | u64(tier); }
+constexpr bool in_memory(Tier tier) { return tier == Tier::clean || tier == Tier::dirty || tier == Tier::writing; }
+inline u64 unit_check(const void* bytes, u64 unit, u64 word) { return hash_bytes(bytes, UNIT, unit << 28 | generation_of(word)); }
+
+struct TierCounts {          // since the space was made; for people
+    u64 faults, minor_faults;            // touches that came to the keeper; those whose bytes were in memory
+    u64 wait_ns;                         // that touches waited for bytes
+    u64 asked, asked_there;              // units that were asked for; those in memory already
+    u64 read_bytes, written_bytes, dropped_bytes;        // from flash, to flash, out of memory without a write
+    u64 read_ns, written_ns;             // spent reading and writing, all threads together
+    u64 armed, armed_touched;
+    u64 ahead_units;
+    u64 errors;
+    u64 commits;
+};
+
+struct TiersHead {
+    u64 magic, version, units, capacity, slots;
+    u64 piece;                           // units that go to one file before the next one's turn
+    u32 files, durable;
+    u64 id;                              // of this space, in its files on flash too
+    u64 check;                           // of everything above and the paths
+    char paths[MAX_FILES][FILE_PATH];
+    // changes
+    alignas(64) u64 resident, pinned, dirty, evicting;
+    u64 keeper;                          // process id
+    char trouble[256];                   // what flash said when it last failed
+    TierCounts counts;
+};
+static_assert(sizeof(TiersHead) <= TIERS_HEAD);
+
+struct FlashFile { std::string path; u64 bytes; };
+
+// The mapped file.
+class TierWords {
+public:
+    struct Options {
+        u64 units = 0, capacity = 0, slots = 0;
+        std::vector<std::string> files;
+        bool durable = false;
+        u64 id = 0;
+    };
+    static void create(const std::string& directory, const Options& options, u32 mode);
+    TierWords(const std::string& directory, bool writable);
+    ~TierWords();
+    TierWords(const TierWords&) = delete;
+    TierWords& operator=(const TierWords&) = delete;
+
+    TiersHead& head() const { return *reinterpret_cast<TiersHead*>(map_); }
+    TierWord& at(u64 unit) const { return reinterpret_cast<TierWord*>(map_ + TIERS_HEAD)[unit]; }
+    Tier tier(u64 unit) const { return tier_of(load(at(unit).word)); }
+    std::vector<std::string> files() const;
+
+private:
+    char* map_ = nullptr;
+    u64 bytes_ = 0;
+};
+
+}  // namespace osf

@@ -1,0 +1,111 @@
+"""Where the bytes of a space with a flash tier are, and moving them: what `_here` does, with somewhere to go."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from openshelf import _core
+from openshelf.errors import BadInput, OpenshelfError
+from openshelf.space import _keepers
+from openshelf.space._here import Here
+from openshelf.space._numbers import whole
+from openshelf.space._transfer import Held, Transfer
+
+_PREFETCH, _PIN, _DEMOTE, _DISCARD, _FLUSH = range(2, 7)  # native Want
+FAULTS = "OPENSHELF_FAULTS"  # "off": as where userfaultfd is not permitted
+_MOST = 1_000_000  # of a priority, either way
+
+
+def attach(core: _core.Core) -> None:
+    """Maps the space's data in this process, with its keeper behind it, which is started if there is none."""
+    keeper = _keepers.of_space(Path(core.directory).resolve())
+    choice = os.environ.get(FAULTS) or "on"
+    if choice not in ("on", "off"):
+        raise BadInput(f"{FAULTS}={choice!r}: expected 'on' or 'off'")
+    _core.attach_tiers(core, str(_keepers.ensure(keeper)), keeper.command, choice == "on")
+
+
+class Tiered(Here):
+    """A space of this host with a flash tier."""
+
+    def __init__(self, core: _core.Core, tiers: _core.Tiers) -> None:
+        super().__init__(core)
+        self._tiers = tiers
+
+    def tier(self, address: int, nbytes: int) -> str:
+        dram, flash, _ = self._tiers.tiers(address, nbytes)
+        if dram and flash:
+            return "mixed"
+        return "flash" if flash else "dram"  # what was never written has no bytes to be anywhere
+
+    def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
+        return Transfer("prefetch", nbytes, self._ask(_PREFETCH, address, nbytes, priority))
+
+    def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
+        if tier != "flash":
+            raise BadInput(f"demote({tier!r}): bytes in dram can be demoted to 'flash'")
+        return Transfer("demote", nbytes, self._ask(_DEMOTE, address, nbytes, priority))
+
+    def pin(self, address: int, nbytes: int, priority: int) -> Held:
+        parts = self._ask(_PIN, address, nbytes, priority)
+        return Held("pin", nbytes, parts, parts[0].release if parts else None)
+
+    def buffer(self, pin: _core.Pin, offset: int, nbytes: int) -> Any:
+        if self._tiers.faults != "none":
+            return pin, offset
+        return _core.range_of(pin, offset, nbytes), 0
+
+    def flush(self) -> Transfer:
+        return Transfer("flush", 0, [_Asked(self._core, self._tiers, self._tiers.ask(_FLUSH, 0, 0, 0))])
+
+    def describe(self) -> dict[str, Any]:
+        counts: dict[str, Any] = self._tiers.counts()
+        return counts | {"faults_how": self._tiers.faults}
+
+    def _ask(self, want: int, address: int, nbytes: int, priority: int) -> list[_Asked]:
+        priority = whole(priority, "a priority")
+        if not -_MOST <= priority <= _MOST:
+            raise BadInput(f"a priority is between {-_MOST} and {_MOST}, got {priority}")
+        if not nbytes:
+            return []
+        return [_Asked(self._core, self._tiers, self._tiers.ask(want, address, nbytes, priority))]
+
+
+class _Asked:
+    """Something asked of the keeper. Its number is forgotten with the answer, so one at a time waits for that."""
+
+    def __init__(self, core: _core.Core, tiers: _core.Tiers, number: int) -> None:
+        self._core, self._tiers, self._number = core, tiers, number  # the first keeps the mapping
+        self._turn, self._over = threading.Lock(), False
+
+    @property
+    def done(self) -> bool:
+        return self._over or self._tiers.done(self._number)
+
+    def wait(self, timeout_s: float, /) -> bool:
+        start = time.monotonic()
+        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
+            return False
+        try:
+            if not self._over:
+                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
+                self._over = self._tiers.wait(self._number, left)
+            return self._over
+        except OpenshelfError:
+            self._over = True
+            raise
+        finally:
+            self._turn.release()
+
+    def prioritise(self, priority: int, /) -> None:
+        self._tiers.reorder(self._number, max(-_MOST, min(_MOST, whole(priority, "a priority"))))
+
+    def cancel(self) -> None:
+        self._tiers.cancel(self._number)
+
+    def release(self) -> None:
+        self._tiers.unpin(self._number)
