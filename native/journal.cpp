@@ -1,5 +1,6 @@
 #include "journal.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <sys/random.h>
 

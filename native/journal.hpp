@@ -42,8 +42,8 @@ public:
     // Error (no_room for ENOSPC, else os): the disk failed. The last commit still counts, and a later one may succeed.
     void commit(const std::vector<Page>& pages, bool whole);
 
-    // After a commit that failed: it was perhaps written, and could not be taken back. Until a later commit returns, a power cut
-    // may bring the one or the other: what the failed one refers to must not be used for something else.
+    // After a commit that failed: it was perhaps written, and could not be taken back. Until a later commit returns, or fails and
+    // this is false, a power cut may bring that one or the last that returned: what either refers to must be left as it is.
     bool in_doubt() const { return in_doubt_; }
 
     u64 generation() const { return generation_; }  // of the last commit, one more for each; 0: none yet

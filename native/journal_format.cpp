@@ -1,5 +1,6 @@
 #include "journal_format.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace osf::journal {

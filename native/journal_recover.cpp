@@ -5,7 +5,10 @@
 //
 // What cannot be told apart: damage to the last transaction (or to all from some one on, heads included, or a file cut short) from
 // a torn end. Then the state before it is what comes. Nor that the newer of two files was deleted.
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <optional>
 
 #include "journal.hpp"
@@ -30,10 +33,11 @@ std::string hex(u64 word) {
 // Whole sectors of a file, read ahead.
 class Input {
 public:
-    Input(File& file, std::string name) : file_(file), name_(std::move(name)), buffer_(make_buffer(PIECE)) {
+    Input(File& file, std::string name) : file_(file), name_(std::move(name)) {
         const ssize_t size = file.size();
         if (size < 0) fail_os("asking for the size of " + name_, int(-size));
         size_ = u64(size) / SECTOR * SECTOR;
+        buffer_ = make_buffer(std::min(PIECE, size_ + SECTOR));
     }
     u64 size() const { return size_; }
     const std::string& name() const { return name_; }
@@ -64,7 +68,8 @@ std::optional<Head> head_at(Input& input, u64 id, u64 place) {
     if (!sector) return {};
     Head head;
     std::memcpy(&head, sector, sizeof head);
-    if (std::memcmp(head.magic, MAGIC, sizeof MAGIC) || head.id != id || head.place != place || head.checksum != checksum_of(head)) return {};
+    if (std::memcmp(head.magic, MAGIC, sizeof MAGIC) || head.id != id || head.place != place || head.checksum != checksum_of(head))
+        return {};
     return head;
 }
 
@@ -77,41 +82,45 @@ struct Transaction {
 
 // The transaction there, or why there is none.
 std::optional<Transaction> transaction_at(Input& input, u64 id, u64 place, std::string& why) {
-    const std::optional<Head> head = head_at(input, id, place);
-    if (!head) return why = "expected the head of a transaction at byte " + std::to_string(place) + ", found none that is valid", std::nullopt;
-    if (head->written > input.size() / PAGE || head->dropped > input.size() / 8 ||
-        place + transaction_bytes(head->written, head->dropped) > input.size())
-        return why = "expected " + std::to_string(head->written) + " pages and " + std::to_string(head->dropped) +
-                     " numbers of dropped ones after byte " + std::to_string(place) + ", but the file ends at " + std::to_string(input.size()),
-               std::nullopt;
-    auto wrong = [&](const std::string& what, u64 at, u64 expected, u64 came) {
-        why = what + " at byte " + std::to_string(at) + " has the checksum " + hex(came) + ", expected " + hex(expected);
+    auto no = [&](const std::string& reason) {
+        why = reason;
         return std::nullopt;
     };
-    const u64 bytes = head_bytes(head->written, head->dropped);
+    auto wrong = [&](const std::string& what, u64 at, u64 expected, u64 came) {
+        return no(what + " at byte " + std::to_string(at) + " has the checksum " + hex(came) + ", expected " + hex(expected));
+    };
+    const std::optional<Head> head = head_at(input, id, place);
+    if (!head) return no("expected the head of a transaction at byte " + std::to_string(place) + ", found none that is valid");
+    const u64 written = head->written, dropped = head->dropped;
+    const bool absurd = written > input.size() / PAGE || dropped > input.size() / 8;  // then the sum might wrap around
+    if (absurd || place + transaction_bytes(written, dropped) > input.size())
+        return no("expected " + std::to_string(written) + " pages after byte " + std::to_string(place) + ", but the file ends at " +
+                  std::to_string(input.size()));
+
+    const u64 bytes = head_bytes(written, dropped);
     std::vector<char> list(bytes);
     for (u64 at = 0; at < bytes; at += SECTOR) {
         const char* sector = input.sector(place + at);
-        if (!sector) return why = "the file ends within the list at byte " + std::to_string(place + at), std::nullopt;
+        if (!sector) return no("the file ends within the list at byte " + std::to_string(place + at));
         std::memcpy(list.data() + at, sector, SECTOR);
     }
     const u64 sum = checksum_of(list.data() + sizeof(Head), bytes - sizeof(Head), id, place);
     if (sum != head->list_checksum) return wrong("the list of pages", place, head->list_checksum, sum);
 
-    Transaction transaction{*head, {}, std::vector<u64>(head->dropped), place + bytes};
+    Transaction transaction{*head, {}, std::vector<u64>(dropped), place + bytes};
     const char* from = list.data() + sizeof(Head);
-    for (u64 number = 0; number < head->written; number++, from += sizeof(Entry), transaction.end += PAGE) {
+    for (u64 count = 0; count < written; count++, from += sizeof(Entry), transaction.end += PAGE) {
         Entry entry;
         std::memcpy(&entry, from, sizeof entry);
         const char* page = input.sector(transaction.end);
-        if (!page) return why = "the file ends before page " + std::to_string(entry.number), std::nullopt;
+        if (!page) return no("the file ends before page " + std::to_string(entry.number));
         const u64 came = checksum_of(page, PAGE, id, transaction.end);
         if (came != entry.checksum) return wrong("page " + std::to_string(entry.number), transaction.end, entry.checksum, came);
         auto copy = std::make_unique_for_overwrite<char[]>(PAGE);
         std::memcpy(copy.get(), page, PAGE);
         transaction.pages.emplace_back(entry.number, std::move(copy));
     }
-    if (head->dropped) std::memcpy(transaction.dropped.data(), from, head->dropped * 8);
+    if (dropped) std::memcpy(transaction.dropped.data(), from, dropped * 8);
     return transaction;
 }
 
@@ -127,7 +136,7 @@ void expect_the_end(Input& input, u64 id, u64 place, u64 generation, const std::
 
 FileHead read_file_head(Input& input, u64 which) {
     const char* sector = input.sector(0);
-    if (!sector) corrupt(input.name(), "expected a head of " + std::to_string(SECTOR) + " bytes, the file has " + std::to_string(input.size()));
+    if (!sector) corrupt(input.name(), "expected a head of " + std::to_string(SECTOR) + " bytes, the file is shorter");
     FileHead head;
     std::memcpy(&head, sector, sizeof head);
     std::vector<char> copy(sector, sector + SECTOR);
@@ -136,8 +145,8 @@ FileHead read_file_head(Input& input, u64 which) {
     if (std::memcmp(head.magic, FILE_MAGIC, sizeof FILE_MAGIC)) corrupt(input.name(), "it does not begin with OSFJRNL");
     if (came != head.checksum) corrupt(input.name(), "its head has the checksum " + hex(came) + ", expected " + hex(head.checksum));
     if (head.version != VERSION || head.sector != SECTOR)
-        throw Error(Code::wrong_version, "the journal " + input.name() + " has version " + std::to_string(head.version) + " and sectors of " +
-                                             std::to_string(head.sector) + " bytes; this program reads version " +
+        throw Error(Code::wrong_version, "the journal " + input.name() + " has version " + std::to_string(head.version) +
+                                             " and sectors of " + std::to_string(head.sector) + " bytes; this program reads version " +
                                              std::to_string(VERSION) + " and " + std::to_string(SECTOR));
     if (head.number % 2 != which) corrupt(input.name(), "it is number " + std::to_string(head.number) + ", which has the other name");
     return head;

@@ -34,8 +34,8 @@ public:
     // The process dies and the power stays on: nothing is lost, but files that were open are dead.
     void kill() { with([&] { life_++, dead_ = false, cut_left_ = 0; }); }
 
-    // The n-th operation from now (reads too) gives this error, and if `lasting` all later ones as well.
-    void fail_after(long n, int error, bool lasting = false) { with([&] { fail_left_ = n, error_ = error, lasting_ = lasting; }); }
+    // The n-th operation from now (reads too) gives this error, and then, if not 0, every `again`-th.
+    void fail_after(long n, int error, long again = 0) { with([&] { fail_left_ = n, error_ = error, again_ = again; }); }
     void heal() { with([&] { fail_left_ = 0; }); }
     void set_room(u64 bytes) { with([&] { room_ = bytes; }); }  // of all files together; beyond: ENOSPC
 
@@ -91,9 +91,9 @@ private:
     Random random_;
     Names now_, durable_;
     std::vector<Entries> pending_;
-    long cut_left_ = 0, fail_left_ = 0, operations_ = 0;
+    long cut_left_ = 0, fail_left_ = 0, again_ = 0, operations_ = 0;
     int error_ = 0;
-    bool lasting_ = false, dead_ = false;
+    bool dead_ = false;
     u64 life_ = 0, room_ = ~u64(0);
 };
 
@@ -105,7 +105,7 @@ inline SimDisk::Fate SimDisk::next(bool changes) {
         if (cut_left_ > 0 && --cut_left_ == 0) return dead_ = true, cut;
     }
     if (fail_left_ > 0 && --fail_left_ == 0) {
-        if (lasting_) fail_left_ = 1;
+        fail_left_ = again_;
         return failed;
     }
     return fine;
@@ -215,7 +215,8 @@ inline std::unique_ptr<File> SimDisk::open(const std::string& path, Mode mode, b
     return with([&]() -> std::unique_ptr<File> {
         const Fate fate = next(mode == fresh);
         auto found = now_.find(path);
-        error = fate == failed ? -this->error() : mode == fresh && found != now_.end() ? -EEXIST : mode == existing && found == now_.end() ? -ENOENT : 0;
+        const bool there = found != now_.end();
+        error = fate == failed ? -this->error() : mode == fresh && there ? -EEXIST : mode == existing && !there ? -ENOENT : 0;
         if (error) return nullptr;
         if (mode == existing) return std::make_unique<SimFile>(*this, found->second, direct);
         Entries made{{path, std::make_shared<Node>()}};
