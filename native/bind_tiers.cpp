@@ -2,7 +2,9 @@
 #include "bind_space.hpp"
 
 #include "flash.hpp"
+#include "journal.hpp"
 #include "tier_client.hpp"
+#include "tier_durable.hpp"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -123,11 +125,31 @@ void bind_tiers(nb::module_& m) {
         nb::gil_scoped_release release;
         TierWords::create(directory, {units, capacity, slots, files, durable, id}, mode);
         Flash::create(real_disk(), files, slots, id);
+        if (!durable) return;
+        Journal journal(real_disk(), files[0]);
+        journal.create();
     });
-    m.def("remove_flash", [](const std::string& directory) {  // the files of a space that is being taken away
+    // The files of a space that is being taken away; or whose making came to no end: then not what was flushed before it began.
+    m.def("remove_flash", [](const std::string& directory, bool unfinished) {
         nb::gil_scoped_release release;
         TierWords words(directory, false);
+        if (unfinished && words.head().durable && durable_at(real_disk(), words.files()[0])) {
+            Journal journal(real_disk(), words.files()[0]);
+            journal.recover();
+            if (journal.generation()) return;
+        }
         Flash::remove(real_disk(), words.files(), words.head().id);
+        if (words.head().durable && !real_disk().exists(words.files()[0])) Journal(real_disk(), words.files()[0]).remove();
+    });
+    m.def("durable_at", [](const std::string& path) { return durable_at(real_disk(), path); });
+    m.def("durable_geometry", [](const std::string& path) {
+        Restored is = durable_geometry(real_disk(), path);
+        return nb::make_tuple(is.base, is.reserve, is.units, is.slots);
+    });
+    m.def("restore_space", [](const std::string& directory, const std::string& name, const std::string& boot_id, const std::string& backing,
+                              std::vector<std::string> files, u64 capacity) {
+        nb::gil_scoped_release release;
+        restore_space(real_disk(), directory, name, boot_id, backing, files, capacity);
     });
     m.def("attach_tiers", [](std::shared_ptr<Space> space, std::string socket, std::vector<std::string> keeper, bool faults) {
         nb::gil_scoped_release release;

@@ -2,6 +2,7 @@
 #include "tier_engine.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
     load_image();
     recover();
     for (u32 at = 0; at < threads; at++) threads_.emplace_back([this] { work(); });
+    if (durable_) threads_.emplace_back([this] { flush_loop(); });
 }
 
 TierEngine::~TierEngine() {
@@ -36,6 +38,8 @@ TierEngine::~TierEngine() {
         stop_ = true;
     }
     work_.notify_all();
+    flush_.notify_all();
+    frozen_.notify_all();
     for (auto& thread : threads_) thread.join();
     store(words_.head().keeper, 0);
     ::close(data_);
@@ -64,7 +68,7 @@ void TierEngine::recover() {
             default: break;
         }
         store(at.word, word);
-        if (slot_of(word) != NO_SLOT) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
+        if (slot_of(word) != NO_SLOT && slot_of(word) < words_.head().slots) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
         if (!in_memory(tier_of(word))) continue;
         resident_++;
         dirty += tier_of(word) == Tier::dirty;
@@ -72,6 +76,8 @@ void TierEngine::recover() {
         policy_.filled(unit, true);
     }
     TiersHead& head = words_.head();
+    free_slots_ = head.slots;
+    for (u64& word : slots_) free_slots_ -= u64(std::popcount(word));
     store(head.resident, resident_);
     store(head.dirty, dirty);
     store(head.pinned, 0);
@@ -172,6 +178,10 @@ void TierEngine::touch_unit(u32 number, u32 unit, bool write, u64 since_ns) {
         return;
     }
     waiters_[unit].push_back({nullptr, number, write, since_ns});
+    if (tier == Tier::writing && durable_) {  // a writer waits for a unit that is to be written: that one first
+        auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& one) { return unit >= one.first && unit < one.first + one.count; });
+        if (job != jobs_.end() && job != jobs_.begin()) std::rotate(jobs_.begin(), job, job + 1);
+    }
     if (tier == Tier::flash || tier == Tier::empty) {
         if (first) {
             add(number, 0, Want::touch, unit, unit + 1, SOONEST);
@@ -260,6 +270,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     Attached& client = clients_.at(number);
     auto refuse = [&](const std::string& why) { client.is.answer(id, false, why); };
     if (want == Want::flush) {
+        if (!durable_) return refuse("not_permitted:the space is not durable: there is nothing that flush() would promise; make it with durable=True");
         add(number, id, want, 0, 1, priority);
         return dispatch();
     }
@@ -382,7 +393,7 @@ bool TierEngine::advance(Request& request) {
     switch (request.want) {
         case Want::discard: return advance_discard(request), true;
         case Want::demote: return advance_demote(request);
-        case Want::flush: return advance_flush(request);
+        case Want::flush: return advance_flush(request), true;
         default: return advance_fill(request);
     }
 }
@@ -419,7 +430,7 @@ bool TierEngine::advance_fill(Request& request) {
                 stop_request(request, "");
                 return true;
             }
-            if (!free && evicting_) return false;
+            if (!free && (evicting_ || flush_wanted_)) return false;
             if (!free && request.want != Want::touch && settled_) {
                 const char* trouble = words_.head().trouble;
                 request.error = failed_ns_ && now_ns() - failed_ns_ < 2'000'000'000 ? std::string("flash:") + trouble

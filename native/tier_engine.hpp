@@ -96,6 +96,7 @@ private:
         u64 mapped = 0;                      // processes that may have it in their page tables
         u32 pins = 0, plain_pins = 0;        // the latter by processes without faults: they write unseen
         bool armed = false, drop = false;    // drop: leaves memory once it is written
+        bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
     };
     enum class Kind { fill, provide, write, drop, discard };
@@ -146,8 +147,13 @@ private:
 
     // tier_durable.cpp
     void load_image();
-    bool advance_flush(Request& request);
-    void commit();
+    void advance_flush(Request& request);
+    void flush_loop();
+    std::string commit();                    // what went wrong, or nothing
+    void freeze();
+    void frozen_done(u32 unit, const TierWord& is, const std::string& error);
+    void keep_slots(std::vector<u64> kept);
+    bool short_of_slots() const { return durable_ && free_slots_ < capacity_ + 64; }
 
     std::shared_ptr<Space> space_;
     TierWords words_;
@@ -176,7 +182,14 @@ private:
     std::vector<u64> slots_;                 // bits: taken
     u64 slot_hint_ = 0;
     std::unique_ptr<Journal> journal_;
-    std::vector<u32> committed_;             // durable: the slot of every unit in the last commit
+    // Durable: what is being committed, and slots that must not be written over: of the last commit, and of that.
+    std::vector<TierWord> image_;
+    std::vector<u64> kept_, kept_next_;
+    u64 frozen_left_ = 0, free_slots_ = 0;
+    std::string frozen_error_;
+    std::vector<Request*> flushes_;
+    bool flush_wanted_ = false;
+    std::condition_variable flush_, frozen_;
     std::vector<std::thread> threads_;
 };
 

@@ -92,11 +92,14 @@ void TierEngine::begin_runs(std::vector<u32>& units) {
         if (tier == Tier::writing) {
             while ((slot = take_slots(first, count)) == NO_SLOT && count > 1) count /= 2;
             if (slot == NO_SLOT) {
+                const std::string why = "no_room:no slot of the flash files is free";
                 set(first, with_tier(load(words_.at(first).word), Tier::dirty));
-                evicting_--;
-                local_[first].drop = false;
-                failed(first, "no_room:no slot of the flash files is free; flush() frees those of older versions", false);
-                policy_.kept(first);
+                if (std::exchange(local_[first].drop, false)) {
+                    evicting_--;
+                    policy_.kept(first);
+                }
+                if (local_[first].frozen) frozen_done(first, {}, why);
+                failed(first, why, false);
                 stable(first);
                 at++;
                 continue;
@@ -129,6 +132,11 @@ void TierEngine::make_room(u64 wanted) {
                 if (client.is.faults >= 0 && (local.mapped & client.bit)) arming[number].push_back(choice.unit);
             continue;
         }
+        if (tier == Tier::dirty && short_of_slots()) {  // a commit gives back those of older versions
+            if (!flush_wanted_) flush_wanted_ = true, flush_.notify_all();
+            policy_.kept(choice.unit);
+            continue;
+        }
         const bool can = (tier == Tier::clean || tier == Tier::dirty) && !local.pins && !waiters_.count(choice.unit) && !unmovable(choice.unit);
         if (!can || !begin_leaving(choice.unit, leaving)) policy_.kept(choice.unit);
     }
@@ -140,7 +148,6 @@ void TierEngine::make_room(u64 wanted) {
 // Slots. Without durability a unit's slot is its own number; otherwise what the last commit shows is never written over.
 u32 TierEngine::take_slots(u32 unit, u32 count) {
     if (!durable_) {
-        for (u32 at = unit; at < unit + count; at++) slots_[at / 64] |= 1ull << (at % 64);
         return u32(flash_.together(unit, count) == count ? unit : NO_SLOT);
     }
     const u64 total = words_.head().slots;
@@ -152,6 +159,7 @@ u32 TierEngine::take_slots(u32 unit, u32 count) {
     };
     auto take = [&](u64 slot) {
         for (u64 at = slot; at < slot + count; at++) slots_[at / 64] |= 1ull << (at % 64);
+        free_slots_ -= count;
         slot_hint_ = slot + count;
         return u32(slot);
     };
@@ -166,7 +174,13 @@ u32 TierEngine::take_slots(u32 unit, u32 count) {
     return NO_SLOT;
 }
 
-void TierEngine::free_slot(u32 slot) { slots_[slot / 64] &= ~(1ull << (slot % 64)); }
+void TierEngine::free_slot(u32 slot) {
+    if (!durable_) return;  // it is the unit's own
+    const u64 bit = 1ull << (slot % 64);
+    if ((kept_[slot / 64] | kept_next_[slot / 64]) & bit) return;
+    free_slots_ += (slots_[slot / 64] & bit) != 0;
+    slots_[slot / 64] &= ~bit;
+}
 
 // Jobs
 
@@ -208,7 +222,7 @@ void TierEngine::run(const Job& job, char* buffer) {
     for (u32 unit = job.first; unit < job.first + job.count; unit++) {
         const u64 word = load(words_.at(unit).word);
         if (job.kind == Kind::discard) {
-            if (slot_of(word) != NO_SLOT && !(durable_ && committed_[unit] == slot_of(word))) free_slot(slot_of(word));
+            if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
         } else {
             set(unit, with_tier(word, Tier::flash));
@@ -378,10 +392,11 @@ void TierEngine::write(const Job& job, char* buffer) {
                 if (job.slot + at != old) free_slot(job.slot + at);
             } else {
                 store(word.check, next[at].check);
-                if (old != NO_SLOT && old != job.slot + at && !(durable_ && committed_[unit] == old)) free_slot(old);
+                if (old != NO_SLOT && old != job.slot + at) free_slot(old);
                 counts.written_bytes += UNIT;
             }
             const u64 now = error.empty() && !same ? next[at].word : word.word;
+            if (local.frozen) frozen_done(unit, {with_tier(now, Tier::flash), word.check}, error);
             const bool wanted = local.pins || (waiters_.count(unit) && std::any_of(waiters_[unit].begin(), waiters_[unit].end(), [](const Waiter& one) { return !one.request || one.request->want == Want::pin; }));
             if (!error.empty()) {
                 set(unit, with_tier(now, Tier::dirty));

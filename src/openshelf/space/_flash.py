@@ -58,17 +58,19 @@ def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool)
         raise BadInput(f"flash={flash!r}: striped files are of one size, and different files")
     (each,) = sizes
     slots = each // _core.UNIT * len(paths)
-    # What was flushed is kept until the next flush is whole: meanwhile new versions need room of their own.
-    units = slots - max(64, slots // 16) if durable else slots
     capacity = dram // _core.UNIT
+    # What was flushed is kept until the next flush is whole: meanwhile new versions need room of their own.
+    units = slots - capacity - max(256, slots // 64) if durable else slots
     if min(dram, units * _core.UNIT) < _LEAST:
-        raise BadInput(f"a space with a flash tier has at least {format_size(_LEAST)} of dram and of flash")
+        beyond = f"; a durable one, as much flash as dram and {format_size(_LEAST)} more" if durable else ""
+        raise BadInput(f"a space with a flash tier has at least {format_size(_LEAST)} of dram and of flash{beyond}")
     if capacity > units:
         raise BadInput(
             f"dram={format_size(dram)} is more than the flash behind it, {format_size(units * _core.UNIT)}: every byte "
             "has a place on flash, and dram holds those in use; give more flash, or less dram"
         )
-    _check_room(paths, each)
+    if not (durable and _core.durable_at(paths[0])):
+        _check_room(paths, each)
     return Flash(paths, slots, units, capacity, durable)
 
 

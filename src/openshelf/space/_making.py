@@ -61,6 +61,11 @@ def create(
     page_size = 4096 if data is None else _places.page_size_of(data)
     _places.check_room(root, (size if data is None else 0) + (4 << 20))
     size = flash.nbytes if flash else size
+    if flash and flash.durable and _core.durable_at(flash.paths[0]):
+        raise NameTaken(
+            f"a durable space was left at {flash.paths[0]}; exist_ok=True restores it under the name {name!r}, "
+            "or remove its files"
+        )
     span = (
         parse_size(reserve)
         if reserve is not None
@@ -105,3 +110,21 @@ def create(
     raise occupied or AddressOccupied(
         f"no range of {format_size(span)} of addresses is left for a space; remove some, reserve less, or give base="
     )
+
+
+def restore(root: Path, name: str, flash: Flash, backing: str | os.PathLike[str] | None) -> None:
+    """Makes the directory of a durable space again, as it was at its last flush. Under the registry's lock."""
+    base, reserve, units, _ = _core.durable_geometry(flash.paths[0])
+    check_base(root, base, reserve)
+    data = None if backing is None else _backing_file(root, name, units * _core.UNIT, backing)
+    directory = root / f".new-{os.getpid()}-{name}"
+    directory.mkdir(mode=0o700)
+    if data is not None:
+        _places.backing_link(root, name).symlink_to(data)
+    where = "" if data is None else str(data)
+    try:
+        _core.restore_space(str(directory), name, _places.boot_id(), where, flash.paths, flash.capacity)
+    except BaseException:
+        _places.clear_debris(root)
+        raise
+    directory.rename(root / name)

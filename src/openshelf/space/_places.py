@@ -150,7 +150,7 @@ def _erase(directory: Path) -> None:
     """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
     if (directory / "tiers").exists():
         with contextlib.suppress(OpenshelfError):  # a damaged file names no others
-            _core.remove_flash(str(directory))
+            _core.remove_flash(str(directory), directory.name.startswith(".new-"))
     for entry in [*directory.iterdir()]:
         if _FILES.fullmatch(entry.name):
             entry.unlink(missing_ok=True)

@@ -75,7 +75,8 @@ class Space(Folder):
 
         `dram` is how much it can hold; memory is taken as arrays need it. `flash`, "/path/file:64GiB" or several of
         those, which are striped: it can hold that much, and `dram` is what of it is in memory at a time. `durable`:
-        what was there at the last flush() survives restarts and power cuts. `backing`: a directory (a tmpfs mounted
+        what was there at the last flush() survives restarts and power cuts; create it again then, with `exist_ok`.
+        `backing`: a directory (a tmpfs mounted
         huge=advise, a hugetlbfs), a file, or a /dev/dax device, instead of /dev/shm. `group`: whose members may open
         it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`.
         """
@@ -95,7 +96,10 @@ class Space(Folder):
                     return Space.open(name)
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
-            _making.create(root, name, size, backing, group, base, reserve, None, tier)
+            if tier and durable and exist_ok and _core.durable_at(tier.paths[0]):
+                _making.restore(root, name, tier, backing)
+            else:
+                _making.create(root, name, size, backing, group, base, reserve, None, tier)
         return Space.open(name)
 
     @staticmethod
