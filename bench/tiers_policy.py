@@ -72,7 +72,7 @@ def against_kernel(case: traces.Case) -> Row:
 
 def main() -> None:
     args = arguments(__doc__ or "")
-    length = 150_000 if args.quick else 300_000
+    length = 100_000 if args.quick else 300_000
     report = Report("Which units leave memory")
     table = Table(title="Hit rates, simulated: all uses seen | in an armed window (faults a miss)")
     all_seen, windows = [kind.__name__ for kind in PEERS + BOUNDS], [f"{kind.__name__} |" for kind in PEERS]

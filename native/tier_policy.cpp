@@ -16,7 +16,8 @@ constexpr u32 ARMS = 4;          // for each demotion: the window grows slowly, 
 constexpr u64 AHEAD_ROOM = 8, AHEAD_LIFE = 4;  // units read ahead go first when they are more, or older, than this part of memory
 constexpr u64 WAIT = 8;          // what was kept is asked again after fills of this part of memory
 
-// A fault at an armed unit takes a tenth of the time of a miss: 0.3 of them for each demotion are 3 % at most.
+// A fault at an armed unit takes a tenth of the time of a miss: 0.3 of them for each demotion are 3 %. What is armed when the
+// budget is used up may still be touched, and is paid back before anything else is armed.
 constexpr long BUDGET_A_DEMOTION = 3, COST = 10;
 
 }  // namespace
@@ -70,7 +71,7 @@ void TierPolicy::filled(u32 number, bool wanted) {
 }
 
 // Its first use in this stay. One that comes back although it had been used again begins anew: else a scan that passes by
-// from time to time would have its units in `again` for ever.
+// from time to time, or a loop, would keep what it once had there.
 void TierPolicy::enter(u32 number) {
     Unit& unit = units_[number];
     if (unit.ghost) move_border(unit.repeated);
