@@ -64,6 +64,7 @@ bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 	$(BIN)/python bench/kv_peers.py
 	$(BIN)/python bench/kv_trace.py
+	$(BIN)/python bench/tiers_policy.py
 	$(BIN)/python bench/hosts.py
 
 bench-transformers: $(VENV)/.built $(VENV)/.test

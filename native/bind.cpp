@@ -15,6 +15,7 @@ void bind_remote(nb::module_& m);
 void bind_hosts(nb::module_& m);
 void bind_kv(nb::module_& m);
 void bind_tiers(nb::module_& m);
+void bind_tier_policy(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -69,4 +70,5 @@ NB_MODULE(_core, m) {
     bind_hosts(m);
     bind_kv(m);
     bind_tiers(m);
+    bind_tier_policy(m);
 }

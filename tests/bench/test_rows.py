@@ -34,6 +34,7 @@ KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
 KV_PEERS = {"kv.x_mooncake", "kv.x_redis", "kv.x_lmcache_mp"}
 TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
 KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
+TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -102,3 +103,10 @@ def test_hosts_benchmark_writes_its_rows_on_loopback_and_between_namespaces(tmp_
     for row in rows.values():
         assert (row["value"] is None) == row["note"].startswith("skipped")
         assert row["value"] is None or row["value"] > 0 or row["id"].startswith("hosts.idle")
+
+
+@pytest.mark.serial
+def test_tier_policy_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "tiers_policy.py")
+    assert rows.keys() >= TIERS_POLICY
+    assert all(row["value"] or row["note"].startswith("skipped") for row in rows.values())
