@@ -56,6 +56,7 @@ static nb::dict counts_dict(TierWords& words) {
     put("unit_bytes", UNIT);
     put("dram_budget", head.capacity * UNIT);
     put("dram_bytes", load(head.resident) * UNIT);
+    put("vacant_bytes", load(head.vacant) * UNIT);
     put("pinned_bytes", load(head.pinned) * UNIT);
     put("dirty_bytes", load(head.dirty) * UNIT);
     put("flash_bytes", flash * UNIT);

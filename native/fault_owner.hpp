@@ -15,7 +15,7 @@ namespace osf {
 // Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
 enum NoteKind : u32 {
     note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer,
-    note_ask, note_cancel, note_reorder, note_unpin, note_arm,                       // of a space with a flash tier
+    note_ask, note_cancel, note_reorder, note_unpin, note_arm, note_armed,                       // of a space with a flash tier
 };
 struct Note {
     u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good; ask: what (Want)

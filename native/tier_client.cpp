@@ -99,8 +99,15 @@ void TierClient::watch() {
                 for (size_t at = 0; at + 4 <= text.size(); at += 4) {
                     u32 unit;
                     std::memcpy(&unit, text.data() + at, 4);
-                    madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), UNIT, MADV_DONTNEED);
+                    u32 end = unit + 1;  // neighbours are listed one after the other
+                    for (u32 more; at + 8 <= text.size() && (std::memcpy(&more, text.data() + at + 4, 4), more == end); at += 4) end++;
+                    madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
                 }
+                if (!note.id) continue;
+                std::lock_guard guard(mutex_);
+                try {
+                    send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
+                } catch (const Error&) {}  // its end is read next
                 continue;
             }
             std::lock_guard guard(mutex_);

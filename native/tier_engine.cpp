@@ -12,8 +12,8 @@
 
 namespace osf {
 
-constexpr u32 DEPTH = 8;                     // reads under way, or about to be
-constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 128;         // units
+constexpr u32 DEPTH = 16;                    // reads under way, or about to be
+constexpr u32 AHEAD_LEAST = 16, AHEAD_MOST = 512;         // units
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;
 
 TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
@@ -48,25 +48,29 @@ TierEngine::~TierEngine() {
 // What an earlier keeper left under way.
 void TierEngine::recover() {
     u64 dirty = 0;
+    u32 out = 0;  // units before this one are not in memory: pages that they left behind go
+    auto punch_out = [&](u32 to) {
+        if (out) punch(to - out, out);
+        out = 0;
+    };
     for (u32 unit = 0; unit < units_; unit++) {
         TierWord& at = words_.at(unit);
         u64 word = load(at.word);
         switch (tier_of(word)) {
             case Tier::filling:
-                punch(unit, 1);
                 word = with_tier(word, slot_of(word) == NO_SLOT ? Tier::empty : Tier::flash);
                 break;
             case Tier::writing: word = with_tier(word, Tier::dirty); break;
             case Tier::dropping:
-                punch(unit, 1);
                 word = with_tier(word, Tier::flash);
                 break;
             case Tier::discarding:
-                punch(unit, 1);
                 word = tier_word(Tier::empty, generation_of(word), NO_SLOT);
                 break;
             default: break;
         }
+        if (in_memory(tier_of(word))) punch_out(unit);
+        else out++;
         store(at.word, word);
         if (slot_of(word) != NO_SLOT && slot_of(word) < words_.head().slots) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
         if (!in_memory(tier_of(word))) continue;
@@ -75,7 +79,9 @@ void TierEngine::recover() {
         local_[unit].mapped = ~0ull;
         policy_.filled(unit, true);
     }
+    punch_out(u32(units_));
     TiersHead& head = words_.head();
+    store(head.vacant, 0);
     free_slots_ = head.slots;
     for (u64& word : slots_) free_slots_ -= u64(std::popcount(word));
     store(head.resident, resident_);
@@ -123,12 +129,27 @@ void TierEngine::detach(u32 number) {
     }
     if (client.is.faults < 0) plain_--;
     clients_.erase(found);
+    for (auto at = leaving_.begin(); at != leaving_.end();)
+        if (at->second.clients.erase(number), at->second.clients.empty()) hidden(at->second), at = leaving_.erase(at);
+        else ++at;
     settled_ = false;
     dispatch();
 }
 
 bool TierEngine::settle() {
     std::lock_guard guard(mutex_);
+    for (auto at = leaving_.begin(); at != leaving_.end();) {  // a process that is stopped does not answer: its page tables are emptied for it
+        if (now_ns() - at->second.since_ns < 500'000'000) {
+            ++at;
+            continue;
+        }
+        for (u32 unit : at->second.units) {
+            punch(unit, 1);
+            local_[unit].stay = false;
+        }
+        hidden(at->second);
+        at = leaving_.erase(at);
+    }
     std::set<u32> attached{space_->members.slot()};
     for (auto& [number, client] : clients_) attached.insert(client.is.member);
     bool all = true;
@@ -424,8 +445,9 @@ bool TierEngine::advance_fill(Request& request) {
         } else if (tier == Tier::flash || (tier == Tier::empty && (request.want == Want::touch || request.want == Want::pin || request.zeros))) {
             if (jobs_.size() + running_ >= DEPTH && request.want != Want::touch) return true;
             u64 most = std::min<u64>(RUN, request.last - unit);
-            if (room() < most + (request.want == Want::touch ? 0 : low_water() / 2)) make_room(most);
-            u64 free = room();
+            const bool vacant = local_[unit].vacant;
+            if (!vacant && room() < most + (request.want == Want::touch ? 0 : low_water() / 2)) make_room(most);
+            u64 free = vacant ? most : room();
             if (!free && request.want == Want::ahead) {  // not worth anybody's place
                 stop_request(request, "");
                 return true;
@@ -442,14 +464,15 @@ bool TierEngine::advance_fill(Request& request) {
             u32 slot = slot_of(word), count = 1;
             most = std::min(most, free);
             if (slot != NO_SLOT) most = flash_.together(slot, most);
-            while (count < most && tier_of(load(words_.at(unit + count).word)) == tier && slot_of(load(words_.at(unit + count).word)) == (slot == NO_SLOT ? NO_SLOT : slot + count)) count++;
+            while (count < most && tier_of(load(words_.at(unit + count).word)) == tier && local_[unit + count].vacant == vacant && slot_of(load(words_.at(unit + count).word)) == (slot == NO_SLOT ? NO_SLOT : slot + count)) count++;
             for (u32 at = unit; at < unit + count; at++) {
                 if (explicitly) counts.asked++;
                 set(at, with_tier(load(words_.at(at).word), Tier::filling));
+                if (vacant) set_vacant(at, false);
                 waiters_[at].push_back({&request, request.client, false, 0});
             }
             request.next += count;
-            begin({tier == Tier::empty ? Kind::provide : Kind::fill, unit, count, &request, slot});
+            begin({tier == Tier::empty ? Kind::provide : Kind::fill, unit, count, &request, slot, vacant});
         } else if (tier == Tier::empty) {
             request.next++;
             one_done(request, unit);
@@ -482,7 +505,8 @@ bool TierEngine::advance_demote(Request& request) {
             }
             request.next++;
             waiters_[unit].push_back({&request, request.client, false, 0});
-            if (!begin_leaving(unit, leaving)) stable(unit);
+            local_[unit].stay = true;
+            if (!begin_leaving(unit, leaving)) local_[unit].stay = false, stable(unit);
         } else {
             request.next++;
             waiters_[unit].push_back({&request, request.client, false, 0});
@@ -497,15 +521,17 @@ void TierEngine::advance_discard(Request& request) {
         const u32 unit = request.next;
         const u64 word = load(words_.at(unit).word);
         const Tier tier = tier_of(word);
-        if (tier == Tier::flash || tier == Tier::empty) {
+        if ((tier == Tier::flash && !local_[unit].vacant) || tier == Tier::empty) {
             if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
             request.next++;
             one_done(request, unit);
             stable(unit);
-        } else if (tier == Tier::clean || tier == Tier::dirty) {
+        } else if (tier == Tier::clean || tier == Tier::dirty || tier == Tier::flash) {
             u32 end = unit;
-            while (end < request.last && end - unit < RUN && (words_.tier(end) == Tier::clean || words_.tier(end) == Tier::dirty)) {
+            auto here = [&](u32 at) { return words_.tier(at) == Tier::clean || words_.tier(at) == Tier::dirty || local_[at].vacant; };
+            while (end < request.last && end - unit < RUN && here(end)) {
+                if (local_[end].vacant) set_vacant(end, false);
                 set(end, with_tier(load(words_.at(end).word), Tier::discarding));
                 waiters_[end].push_back({&request, request.client, false, 0});
                 evicting_++;
@@ -547,14 +573,24 @@ void TierEngine::stable(u32 unit) {
             set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
             local_[unit].unsure = true;
         }
-        if (fills && there && request.want != Want::touch && request.skip != unit) show(request.client, unit, 1, false);
+        auto found_client = clients_.find(request.client);
+        const bool shown = found_client == clients_.end() || (local_[unit].mapped & found_client->second.bit);
+        if (fills && there && !shown && request.want != Want::touch && request.skip != unit) show(request.client, unit, 1, false);
         one_done(request, unit);
     }
 }
 
+void TierEngine::set_vacant(u32 unit, bool is) {
+    local_[unit].vacant = is;
+    vacant_ += u64(is) - u64(!is);
+    if (is) vacants_.insert(unit);
+    else vacants_.erase(unit);
+    store(words_.head().vacant, vacant_);
+}
+
 void TierEngine::wait_idle() {
     std::unique_lock lock(mutex_);
-    idle_.wait(lock, [&] { return requests_.empty() && jobs_.empty() && running_ == 0; });
+    idle_.wait(lock, [&] { return requests_.empty() && leaving_.empty() && jobs_.empty() && running_ == 0; });
 }
 
 }  // namespace osf

@@ -40,12 +40,13 @@ struct TierProcess {                         // as the engine sees it
     bool read_only = false;
     bool again = false;                      // an earlier keeper had it: anything may be mapped in it
     std::function<void(u64 id, bool good, const std::string& text)> answer;
-    std::function<void(const std::vector<u32>& units)> arm;     // take them out of its page tables, soon
+    // Take them out of its page tables, soon; with a ticket (not 0), and say so.
+    std::function<void(const std::vector<u32>& units, u64 ticket)> arm;
 };
 
 class TierEngine {
 public:
-    TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads = 4);
+    TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads = 8);
     ~TierEngine();
     TierEngine(const TierEngine&) = delete;
     TierEngine& operator=(const TierEngine&) = delete;
@@ -58,6 +59,7 @@ public:
     void reorder(u32 client, u64 id, int priority);
     void cancel(u32 client, u64 id);         // answered as cancelled, unless it is done already
     void unpin(u32 client, u64 id);
+    void armed(u32 client, u64 ticket);
     bool settle();                           // every so often: whether all processes of the space are attached. True if so
     size_t clients() const { return clients_.size(); }
 
@@ -96,11 +98,15 @@ private:
         u64 mapped = 0;                      // processes that may have it in their page tables
         u32 pins = 0, plain_pins = 0;        // the latter by processes without faults: they write unseen
         bool armed = false, drop = false;    // drop: leaves memory once it is written
+        bool vacant = false;                 // on flash, but its pages are there still, of no meaning: the next fill needs no others
+        bool stay = false;                   // leaves memory without its pages
         bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
     };
-    enum class Kind { fill, provide, write, drop, discard };
-    struct Job { Kind kind; u32 first, count; Request* request; u32 slot; };
+    // Units on their way out that leave their pages behind: they are flash when no page table shows them.
+    struct Leaving { std::vector<u32> units; std::set<u32> clients; u64 since_ns; };
+    enum class Kind { fill, provide, write, drop, discard, vacate };
+    struct Job { Kind kind; u32 first, count; Request* request; u32 slot; bool vacant = false; };
 
     // tier_engine.cpp
     void recover();
@@ -121,6 +127,7 @@ private:
     bool advance_demote(Request& request);
     void advance_discard(Request& request);
     void stable(u32 unit);                   // it is where it is, for now: who waits for it goes on
+    void set_vacant(u32 unit, bool is);
     void unpin_locked(Attached& client, u64 id);
 
     // tier_moves.cpp
@@ -139,7 +146,10 @@ private:
     void provide(const Job& job);
     void write(const Job& job, char* buffer);
     void punch(u32 first, u32 count);
-    u64 room() const { return capacity_ > resident_ ? capacity_ - resident_ : 0; }
+    bool local_stays(const Job& job);
+    void hide(std::vector<u32> units);       // those that are dropping and leave their pages behind
+    void hidden(Leaving& leaving);
+    u64 room() const { return capacity_ > resident_ + vacant_ ? capacity_ - resident_ - vacant_ : 0; }
     u64 low_water() const { return std::max<u64>(4, std::min<u64>(capacity_ / 32, 4096)); }
     u32 take_slots(u32 unit, u32 count);     // NO_SLOT: none are free
     void free_slot(u32 slot);
@@ -174,7 +184,9 @@ private:
     std::unordered_map<u32, std::vector<Waiter>> waiters_;
     std::deque<Job> jobs_;
     u32 running_ = 0;
-    u64 resident_ = 0, evicting_ = 0, pinned_ = 0;
+    u64 resident_ = 0, evicting_ = 0, pinned_ = 0, vacant_ = 0;
+    std::set<u32> vacants_;
+    std::map<u64, Leaving> leaving_;
     u32 plain_ = 0;                          // processes without faults
     u64 failed_ns_ = 0;                      // when flash last refused a write
     bool settled_ = false, stop_ = false;

@@ -126,8 +126,8 @@ void TierKeeper::hear(Process& process) {
         is.read_only = note.flags & 1;
         is.again = note.flags & 2;
         is.answer = [socket](u64 id, bool good, const std::string& why) { answer(socket, {note_answer, good, id, 0, 0, 0}, why); };
-        is.arm = [socket](const std::vector<u32>& units) {
-            answer(socket, {note_arm, 0, 0, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
+        is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
+            answer(socket, {note_arm, 0, ticket, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
         };
         process.client = engine_->attach(std::move(is));
         if (fd >= 0) {
@@ -145,6 +145,7 @@ void TierKeeper::hear(Process& process) {
             return engine_->ask(process.client, note.id, Want(note.flags), note.address, note.bytes, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 2'000'000));
         case note_cancel: return engine_->cancel(process.client, note.id);
         case note_reorder: return engine_->reorder(process.client, note.id, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
+        case note_armed: return engine_->armed(process.client, note.id);
         case note_unpin: return engine_->unpin(process.client, note.id);
         default: return refuse("bad_input:a note of an unknown kind");
     }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <utility>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "faults.hpp"
@@ -119,6 +120,16 @@ void TierEngine::make_room(u64 wanted) {
     std::vector<u32> leaving;
     std::map<u32, std::vector<u32>> arming;
     const u64 before = evicting_;
+    while (room() + evicting_ < goal && !vacants_.empty() && evicting_ - before < 4 * RUN) {  // nothing is in those
+        const u32 first = *vacants_.begin();
+        u32 count = 0;
+        for (; count < RUN && first + count < units_ && local_[first + count].vacant; count++) {
+            set_vacant(first + count, false);
+            set(first + count, with_tier(load(words_.at(first + count).word), Tier::dropping));
+            evicting_++;
+        }
+        begin({Kind::vacate, first, count, nullptr, NO_SLOT});
+    }
     for (int steps = 0; steps < 256 && room() + evicting_ < goal && evicting_ - before < 4 * RUN; steps++) {
         TierPolicy::Choice choice = policy_.next();
         if (choice.what == TierPolicy::Choice::none) break;
@@ -141,7 +152,7 @@ void TierEngine::make_room(u64 wanted) {
         if (!can || !begin_leaving(choice.unit, leaving)) policy_.kept(choice.unit);
     }
     begin_runs(leaving);
-    for (auto& [number, units] : arming) clients_.at(number).is.arm(units);
+    for (auto& [number, units] : arming) clients_.at(number).is.arm(units, 0);
     store(words_.head().evicting, evicting_);
 }
 
@@ -191,7 +202,8 @@ void TierEngine::begin(Job job) {
 }
 
 void TierEngine::work() {
-    char* buffer = static_cast<char*>(std::aligned_alloc(SECTOR, RUN * UNIT));
+    char* buffer = static_cast<char*>(std::aligned_alloc(BLOCK, BLOCK));
+    madvise(buffer, BLOCK, MADV_HUGEPAGE);  // one piece for the disk
     std::memset(buffer, 0, RUN * UNIT);
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -215,6 +227,9 @@ void TierEngine::run(const Job& job, char* buffer) {
         case Kind::provide: return provide(job);
         case Kind::write: return write(job, buffer);
         case Kind::drop:
+            if (local_stays(job)) return;
+            break;
+        case Kind::vacate:
         case Kind::discard: break;
     }
     punch(job.first, job.count);
@@ -226,7 +241,7 @@ void TierEngine::run(const Job& job, char* buffer) {
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
         } else {
             set(unit, with_tier(word, Tier::flash));
-            words_.head().counts.dropped_bytes += UNIT;
+            if (job.kind == Kind::drop) words_.head().counts.dropped_bytes += UNIT;
         }
         left_memory(unit);
     }
@@ -236,10 +251,57 @@ void TierEngine::left_memory(u32 unit) {
     evicting_--;
     Local& local = local_[unit];
     local.mapped = 0;
+    if (std::exchange(local.stay, false) && words_.tier(unit) == Tier::flash) set_vacant(unit, true);
     local.armed = local.drop = local.unsure = false;
     policy_.left(unit);
     store(words_.head().evicting, evicting_);
     stable(unit);
+}
+
+bool TierEngine::local_stays(const Job& job) {
+    std::vector<u32> staying;
+    std::lock_guard guard(mutex_);
+    for (u32 unit = job.first; unit < job.first + job.count; unit++)
+        if (local_[unit].stay) staying.push_back(unit);
+    if (staying.size() != job.count) {  // some were asked for, some chosen: all go
+        for (u32 unit : staying) local_[unit].stay = false;
+        return false;
+    }
+    words_.head().counts.dropped_bytes += job.count * UNIT;
+    hide(std::move(staying));
+    return true;
+}
+
+// Under the mutex. They are dropping; once no page table shows them, they are on flash, and their pages are vacant.
+void TierEngine::hide(std::vector<u32> units) {
+    Leaving leaving{std::move(units), {}, now_ns()};
+    u64 mapped = 0;
+    for (u32 unit : leaving.units) mapped |= local_[unit].mapped;
+    for (auto& [number, client] : clients_)
+        if (client.is.faults >= 0 && (mapped & client.bit)) leaving.clients.insert(number);
+    if (leaving.clients.empty()) return hidden(leaving);
+    const u64 ticket = ++sequence_;
+    const Leaving& is = leaving_.emplace(ticket, std::move(leaving)).first->second;
+    for (u32 number : std::set<u32>(is.clients)) clients_.at(number).is.arm(is.units, ticket);
+}
+
+void TierEngine::hidden(Leaving& leaving) {
+    for (u32 unit : leaving.units) {
+        set(unit, with_tier(load(words_.at(unit).word), Tier::flash));
+        left_memory(unit);
+    }
+}
+
+void TierEngine::armed(u32 client, u64 ticket) {
+    std::lock_guard guard(mutex_);
+    auto found = leaving_.find(ticket);
+    if (found == leaving_.end()) return;
+    found->second.clients.erase(client);
+    if (!found->second.clients.empty()) return;
+    Leaving leaving = std::move(found->second);
+    leaving_.erase(found);
+    hidden(leaving);
+    dispatch();
 }
 
 void TierEngine::punch(u32 first, u32 count) {
@@ -267,6 +329,8 @@ void TierEngine::failed(u32 unit, const std::string& why, bool gone) {
     }
 }
 
+// By way of a buffer that is one piece of memory, which disks like; from there into the pages that the units left behind or, where
+// there are none, into the file: giving it pages is most of the work then, and costs less so than by faults.
 void TierEngine::fill(const Job& job, char* buffer) {
     const u64 start = now_ns();
     std::string errors[RUN];
@@ -280,11 +344,12 @@ void TierEngine::fill(const Job& job, char* buffer) {
         for (u32 at = 0; at < job.count; at++) errors[at] = job.count == 1 ? all : take(at, 1);
     for (u32 at = 0; at < job.count; at++) {
         const TierWord& word = words_.at(job.first + at);
-        if (errors[at].empty() && unit_check(buffer + at * UNIT, job.first + at, load(word.word)) != word.check)
+        char* to = job.vacant ? reinterpret_cast<char*>(address_of(job.first + at)) : nullptr;
+        if (errors[at].empty() && unit_check(buffer + at * UNIT, job.first + at, load(word.word), to) != word.check)
             errors[at] = "corrupt:slot " + std::to_string(job.slot + at) + " of the flash files fails its checksum: the block was torn or changed";
         if (!errors[at].empty()) errors[at] += "; lost with it: " + names_at(job.first + at);
     }
-    for (u32 at = 0; at < job.count;) {  // before anybody's page tables
+    for (u32 at = 0; at < job.count && !job.vacant;) {  // before anybody's page tables
         u32 end = at;
         while (end < job.count && errors[end].empty()) end++;
         if (end > at) {
@@ -411,6 +476,7 @@ void TierEngine::write(const Job& job, char* buffer) {
                 drops.push_back(unit);
                 continue;
             }
+            local.stay = false;
             if (drop) {
                 evicting_--;
                 policy_.kept(unit);
@@ -422,6 +488,10 @@ void TierEngine::write(const Job& job, char* buffer) {
     for (size_t at = 0; at < drops.size();) {
         u32 count = 1;
         while (at + count < drops.size() && drops[at + count] == drops[at] + count) count++;
+        if (local_stays({Kind::drop, drops[at], count, nullptr, NO_SLOT})) {
+            at += count;
+            continue;
+        }
         punch(drops[at], count);
         std::lock_guard guard(mutex_);
         for (u32 unit = drops[at]; unit < drops[at] + count; unit++) {

@@ -45,7 +45,8 @@ constexpr u32 slot_of(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT 
 constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xfffffff) << 4 | u64(slot + 1) << 32; }
 constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~15ull) | u64(tier); }
 constexpr bool in_memory(Tier tier) { return tier == Tier::clean || tier == Tier::dirty || tier == Tier::writing; }
-inline u64 unit_check(const void* bytes, u64 unit, u64 word) { return hash_bytes(bytes, UNIT, unit << 28 | generation_of(word)); }
+// The checksum of a unit's bytes, with its number and generation; copies them on the way, if there is a place for them.
+u64 unit_check(const char* bytes, u64 unit, u64 word, char* to = nullptr);
 
 struct TierCounts {          // since the space was made; for people
     u64 faults, minor_faults;            // touches that came to the keeper; those whose bytes were in memory
@@ -67,7 +68,7 @@ struct TiersHead {
     u64 check;                           // of everything above and the paths
     char paths[MAX_FILES][FILE_PATH];
     // changes
-    alignas(64) u64 resident, pinned, dirty, evicting;
+    alignas(64) u64 resident, pinned, dirty, evicting, vacant;
     u64 keeper;                          // process id
     char trouble[256];                   // what flash said when it last failed
     TierCounts counts;
