@@ -13,6 +13,7 @@ void bind_wire(nb::module_& m);
 void bind_remote(nb::module_& m);
 void bind_hosts(nb::module_& m);
 void bind_kv(nb::module_& m);
+void bind_device(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -58,4 +59,5 @@ NB_MODULE(_core, m) {
     bind_remote(m);
     bind_hosts(m);
     bind_kv(m);
+    bind_device(m);
 }
