@@ -10,6 +10,7 @@ import numpy as np
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted
 from openshelf.space._atomic import Atomic
+from openshelf.space._dirty import dirty, write_back
 from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
 from openshelf.space._numbers import whole
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from openshelf.space._folder import Folder
     from openshelf.space._here import Here
     from openshelf.space._over import Over
+    from openshelf.space._replica import Replica
     from openshelf.space._transfer import Transfer
+    from openshelf.space.devices import Block, Device
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
@@ -91,7 +94,17 @@ class Array:
 
     def prefetch(self, write: bool = False) -> Transfer:
         """Fetches it to this host before it is touched; with `write`, for writing."""
+        self._settle()
         return self._reach.prefetch(self.address, self.nbytes, write)
+
+    def on(self, where: Device | Block) -> Replica:
+        """A replica on a device, in a block that is taken for it or in a given one; load() copies the bytes there.
+
+        While it is dirty, calls of this process that hand out the array's bytes write it back first: docs/device.md.
+        """
+        from openshelf.space._replica import Replica  # which needs this module
+
+        return Replica(self, where)
 
     def read_only(self) -> Array:
         """The same array, whose numpy views cannot be written: so every host that only reads keeps its copy."""
@@ -111,27 +124,39 @@ class Array:
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, self._buffer(), self._offset)
+            self._settle()
+            raw = self._bytes()
             other = element_type(dtype)
             wanted = to_numpy(other.code, other.descr)
             return (
                 raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
             )
-        view = self._pin.numpy()  # None where the dtype is not one of the common ones
+        view = self._pin.numpy()  # None where the dtype is not one of the common ones, or while a replica is dirty
         return self._typed_view() if view is None else view
 
     def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
+        self._settle()
         element = self.element
         return np.ndarray(self.shape, to_numpy(element.code, element.descr), self._buffer(), self._offset)
 
+    def _settle(self) -> None:
+        """Before its bytes are handed out: newer ones that a device has are written back."""
+        if dirty:
+            write_back(self.address, self.nbytes)
+
     def _buffer(self) -> Any:
         return self._pin
+
+    def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The memory as it is: what a dirty replica has is not written back for this."""
+        return np.ndarray(self.nbytes, np.uint8, self._buffer(), self._offset)
 
     def torch(self) -> Any:
         """A zero-copy tensor. Torch knows no read-only memory: a store into a mode="r" space ends the process."""
         element = self.element
         dtype = to_torch(element.code, element.name)
         torch = torch_module()
+        self._settle()
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
         flat = torch.frombuffer(self._buffer(), dtype=dtype, count=_count(self.shape), offset=self._offset)
@@ -169,6 +194,7 @@ class Array:
         index, count = whole(index, "an element's number"), _count(self.shape)
         if not 0 <= index < count:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
+        self._settle()
         return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
 
     def publish(self, name: str | None = None, *, replace: bool = False) -> Array:
@@ -176,6 +202,7 @@ class Array:
         folder = self._folder
         if folder is None or isinstance(self, _Part):
             raise BadInput("a part of an array cannot be published; publish the whole")
+        self._settle()
         if name is not None:
             if replace:
                 raise BadInput("a name can be replaced by a draft or by put(), not by naming an unnamed array")
