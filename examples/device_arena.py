@@ -25,7 +25,6 @@ with osf.Space.create(NAME, dram="64MiB") as space:
         with replicas[-1].writing() as weights:
             weights[:] = x[0]  # on the device; the array has it when somebody looks
         print(f"{x[0]:.0f} with {device.budget >> 10} KiB for {LAYERS * layers[0].nbytes >> 10} KiB of weights")
-        print(
-            "written back:", space[f"w{LAYERS - 1}"].numpy()[0, 0] == x[0], device.describe()["copies_in"], "copies in"
-        )
+        stored = space[f"w{LAYERS - 1}"].numpy()[0, 0]
+        print("written back:", stored == x[0], device.describe()["copies_in"], "copies in")
 osf.Space.remove(NAME)

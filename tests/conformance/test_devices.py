@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
-from openshelf.space import Device, place
+from openshelf.space import Device, Placement, Transfer, place
 from openshelf.space.devices import ARENAS, Block
 from tests.conformance import cuda_stand_in
 
@@ -110,27 +110,38 @@ def test_a_stream_waits_for_an_event_of_another(device: Device) -> None:
         assert np.array_equal(out, data)
 
 
+def eventually(attempt: Callable[[], bool]) -> bool:
+    """Whether something that a busy machine may hide is seen in one of many attempts."""
+    return any(attempt() for _ in range(100))
+
+
 def test_streams_do_not_hold_one_another_up(device: Device) -> None:
     big, small, data = device.take(32 * MIB), device.take(8), noise(32 * MIB)
     slow, quick = device.stream(), device.stream()
-    for _ in range(20):
-        last = slow.copy(big, data)
-    quick.copy(small, b"overtake").wait()
-    assert not last.done
-    assert last.wait()
+
+    def overtakes() -> bool:
+        last = [slow.copy(big, data) for _ in range(10)][-1]
+        quick.copy(small, b"overtake").wait()
+        first = not last.done
+        return last.wait() and first
+
+    assert eventually(overtakes)
 
 
 def test_a_copy_can_be_polled_awaited_and_waited_for_with_a_limit(device: Device) -> None:
     block, data = device.take(32 * MIB), noise(32 * MIB)
-    transfers = [device.copy(block, data) for _ in range(8)]
-    assert not transfers[-1].wait(0)
-    assert not transfers[-1].wait(0.001)
 
-    async def all_of_them() -> None:
+    async def all_of_them(transfers: list[Transfer]) -> None:
         await asyncio.gather(*transfers)
 
-    asyncio.run(all_of_them())
-    assert all(each.done for each in transfers)
+    def takes_its_time() -> bool:
+        transfers = [device.copy(block, data) for _ in range(8)]
+        early = not transfers[-1].wait(0) and not transfers[-1].wait(0.0001)
+        asyncio.run(all_of_them(transfers))
+        assert all(each.done for each in transfers)
+        return early
+
+    assert eventually(takes_its_time)
     assert device.describe()["waited_s"] > 0
 
 
@@ -142,16 +153,18 @@ def test_other_threads_run_while_one_waits_for_a_copy(device: Device) -> None:
         while not stop.is_set():
             counted[0] += 1
 
+    def counts_meanwhile() -> bool:
+        last = [device.copy(block, data) for _ in range(20)][-1]
+        before = counted[0]
+        last.wait()
+        return counted[0] > before + 1000
+
     thread = threading.Thread(target=count)
     thread.start()
-    for _ in range(20):
-        last = device.copy(block, data)
-    before = counted[0]
-    last.wait()
-    after = counted[0]
+    seen = eventually(counts_meanwhile)
     stop.set()
     thread.join()
-    assert after > before + 1000
+    assert seen
 
 
 def test_several_threads_copy_at_once(device: Device) -> None:
@@ -321,6 +334,8 @@ def test_a_placement_gives_fixed_blocks(device: Device) -> None:
     assert device.describe()["used"] == 0
     with pytest.raises(NoRoom):
         device.arrange(place([(65 * MIB, 0, 0)]))
+    with pytest.raises(BadInput, match="storage 1 of the placement"):
+        device.arrange(Placement((512, 512), (0, 512), peak=1023, live_peak=1023, alignment=1))
 
 
 def test_overlapping_blocks_of_a_placement_are_not_copied_onto_each_other(device: Device) -> None:

@@ -45,7 +45,11 @@ def discard(replica: Replica) -> None:
 
 
 def write_back(address: int, nbytes: int) -> None:
-    """Returns when no replica in this process has newer bytes of the range. For any thread that may wait for copies."""
+    """Returns when no replica in this process has newer bytes of the range.
+
+    The hook for faults. It needs the interpreter's lock, which a thread that faults inside numpy holds: who resolves
+    that fault must not wait for this, but let that thread go on elsewhere or copy natively.
+    """
     end = address + nbytes
     for first, last, reference in list(dirty.values()):
         if first < end and address < last and (replica := reference()) is not None:

@@ -103,6 +103,11 @@ class Device(Stream):
 
     def arrange(self, placement: Placement) -> list[Block]:
         """Blocks at the offsets of a placement, in its order. Their memory comes back when all are released."""
+        for number, (offset, size) in enumerate(zip(placement.offsets, placement.sizes, strict=True)):
+            if not 0 <= offset <= offset + size <= placement.peak:
+                raise BadInput(
+                    f"storage {number} of the placement, {size} bytes at {offset}, is beyond its {placement.peak} bytes"
+                )
         taken = self._take(placement.peak, max(ALIGNMENT, placement.alignment))
         return [
             Block(self, taken, taken.offset + offset, size)
