@@ -342,6 +342,19 @@ def test_arrays_without_bytes_or_dimensions_have_replicas_too(
     assert space["a"].numpy().sum() == replica.numpy().size
 
 
+def test_arrays_of_a_space_over_hosts_have_replicas_too(url: str) -> None:
+    with Space.open(url, contribute="16MiB") as space, Device("host", "1MiB") as device:
+        array = space.put("a", np.arange(1000))
+        replica = array.on(device)
+        replica.load().wait()
+        with replica.writing() as there:
+            there += 1
+        out = np.zeros(1000, np.int64)
+        space.get(array, out).wait()
+        assert np.array_equal(out, np.arange(1, 1001))
+        assert replica.state == "clean"
+
+
 def only_reads(array: Array) -> bool:
     with Device("host", "1MiB") as device:
         replica = array.on(device)
