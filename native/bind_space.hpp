@@ -32,7 +32,7 @@ void set_error(const Error& error);  // as Python's
 
 // What local and remote spaces show in the same way
 nanobind::tuple shape_tuple(std::span<const u64> shape);
-nanobind::object view_of(nanobind::handle owner, u16 dtype, std::span<const u64> shape);  // numpy's; None: of no number
+nanobind::object view_of(nanobind::handle owner, u16 dtype, std::span<const u64> shape);  // numpy's; None: of no number, or to be checked
 // The same at an offset of what `owner` shows as its buffer; `shape` is a tuple.
 nanobind::object view_at(nanobind::handle owner, u16 dtype, nanobind::handle shape, u64 offset);
 nanobind::list entry_list(const std::vector<Entry>& entries);

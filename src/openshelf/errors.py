@@ -19,7 +19,7 @@ class UnknownName(OpenshelfError, KeyError):
 
 
 class NoRoom(OpenshelfError, MemoryError):
-    """The space is full: delete, grow, or put less; the message says how much is free."""
+    """The space or device is full: delete, grow, or put less; the message says how much is free."""
 
 
 class Mismatch(OpenshelfError, TypeError):
@@ -47,7 +47,7 @@ class NotPermitted(OpenshelfError, PermissionError):
 
 
 class Closed(OpenshelfError, ValueError):
-    """The space was closed by this process, or removed by any."""
+    """The space, device or block was closed or released by this process, or the space removed by any."""
 
 
 class TooManyMembers(OpenshelfError):

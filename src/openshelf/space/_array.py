@@ -10,6 +10,7 @@ import numpy as np
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted
 from openshelf.space._atomic import Atomic
+from openshelf.space._dirty import dirty, write_back
 from openshelf.space._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
 from openshelf.space._numbers import whole
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from openshelf.space._folder import Folder
     from openshelf.space._here import Here
     from openshelf.space._over import Over
+    from openshelf.space._replica import Replica
     from openshelf.space._tiered import Tiered
     from openshelf.space._transfer import Held, Transfer
+    from openshelf.space.devices import Block, Device
 
 _DRAFT, _LIVE = 1, 2  # of native Record::state
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
@@ -92,11 +95,13 @@ class Array:
 
     def prefetch(self, write: bool = False, *, priority: int = 0) -> Transfer:
         """Fetches it to this host's memory before it is touched; with `write`, for writing. Higher priorities first."""
+        self._settle()
         return self._reach.prefetch(self.address, self.nbytes, write, priority)
 
     def demote(self, tier: str = "flash", *, priority: int = 0) -> Transfer:
         """Takes it out of memory; its address stays, and a touch brings it back. What shares a unit of 64 KiB with it
         goes along."""
+        self._settle()
         return self._reach.demote(self.address, self.nbytes, tier, priority)
 
     def pin(self, tier: str = "dram", *, priority: int = 0) -> Held:
@@ -104,6 +109,15 @@ class Array:
         if tier != "dram":
             raise BadInput(f"pin({tier!r}): bytes can be pinned in 'dram'")
         return self._reach.pin(self.address, self.nbytes, priority)
+
+    def on(self, where: Device | Block) -> Replica:
+        """A replica on a device, in a block that is taken for it or in a given one; load() copies the bytes there.
+
+        While it is dirty, calls of this process that hand out the array's bytes write it back first: docs/device.md.
+        """
+        from openshelf.space._replica import Replica  # which needs this module
+
+        return Replica(self, where)
 
     def read_only(self) -> Array:
         """The same array, whose numpy views cannot be written: so every host that only reads keeps its copy."""
@@ -123,28 +137,40 @@ class Array:
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
         if dtype is not None:
-            raw = np.ndarray(self.nbytes, np.uint8, *self._buffer())
+            self._settle()
+            raw = self._bytes()
             other = element_type(dtype)
             wanted = to_numpy(other.code, other.descr)
             return (
                 raw.view(wanted).reshape(self.shape) if wanted.itemsize == self.element.itemsize else raw.view(wanted)
             )
-        view = self._pin.numpy()  # None where the dtype is not one of the common ones
+        view = self._pin.numpy()  # None where the dtype is not one of the common ones, or while a replica is dirty
         return self._typed_view() if view is None else view
 
     def _typed_view(self) -> np.ndarray[Any, np.dtype[Any]]:
+        self._settle()
         element = self.element
         return np.ndarray(self.shape, to_numpy(element.code, element.descr), *self._buffer())
+
+    def _settle(self) -> None:
+        """Before its bytes are handed out: newer ones that a device has are written back."""
+        if dirty:
+            write_back(self.address, self.nbytes)
 
     def _buffer(self) -> tuple[Any, int]:
         """An object with a buffer, and where this array begins in it."""
         return self._pin, self._offset
+
+    def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The memory as it is: what a dirty replica has is not written back for this."""
+        return np.ndarray(self.nbytes, np.uint8, *self._buffer())
 
     def torch(self) -> Any:
         """A zero-copy tensor. Torch knows no read-only memory: a store into a mode="r" space ends the process."""
         element = self.element
         dtype = to_torch(element.code, element.name)
         torch = torch_module()
+        self._settle()
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
         buffer, offset = self._buffer()
@@ -183,6 +209,7 @@ class Array:
         index, count = whole(index, "an element's number"), _count(self.shape)
         if not 0 <= index < count:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
+        self._settle()
         return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
 
     def publish(self, name: str | None = None, *, replace: bool = False) -> Array:
@@ -190,6 +217,7 @@ class Array:
         folder = self._folder
         if folder is None or isinstance(self, _Part):
             raise BadInput("a part of an array cannot be published; publish the whole")
+        self._settle()
         if name is not None:
             if replace:
                 raise BadInput("a name can be replaced by a draft or by put(), not by naming an unnamed array")

@@ -35,7 +35,7 @@ def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
     kinds = {type(where)} if one else set(map(type, where)) if several else {object}
     if not all(issubclass(kind, int | np.integer | Array) for kind in kinds):
         raise Mismatch(f"expected a name, an address, an Array, or a list of addresses and Arrays, got {where!r}")
-    flat, rows = _flat(buffer, write)
+    flat, rows = flat_bytes(buffer, write)
     held: list[Array] = []
     if one:
         size = len(flat) if nbytes is None else whole(nbytes, "nbytes")
@@ -66,7 +66,7 @@ def _address(where: Any, size: int, held: list[Array]) -> int:
     return an_address(where)
 
 
-def _flat(buffer: Any, write: bool) -> tuple[Bytes, int]:
+def flat_bytes(buffer: Any, write: bool) -> tuple[Bytes, int]:
     """A buffer as bytes, without a copy, and its length along the first axis."""
     verb = "written into" if write else "read from"
     if "torch" in sys.modules and isinstance(buffer, sys.modules["torch"].Tensor):

@@ -107,6 +107,7 @@ class Folder:
         elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
             return self._put_tensor(full_name, value, replace, home)
         elif isinstance(value, Array):
+            value._settle()
             first = value.address - value._pin.address
             source: Any = memoryview(value._pin)[first : first + value.nbytes]
             return self._put_bytes(full_name, source, value.shape, value.element, replace, home)

@@ -24,7 +24,8 @@ from openshelf.errors import (
 from openshelf.space import _joining, _making, _places, _tiered
 from openshelf.space._addresses import is_url
 from openshelf.space._array import Array, typed_part
-from openshelf.space._copies import copies
+from openshelf.space._copies import Copies, copies
+from openshelf.space._dirty import dirty, write_back
 from openshelf.space._flash import parse_flash
 from openshelf.space._folder import Folder
 from openshelf.space._here import Home
@@ -200,7 +201,7 @@ class Space(Folder):
         """
         if isinstance(name, str):
             return super().get(name, default)
-        return self._reach.get(copies(name, default, nbytes, write=True))
+        return self._reach.get(_settled(copies(name, default, nbytes, write=True)))
 
     @overload
     def put(self, name: str | None, value: Any, *, replace: bool = True, home: Home = None) -> Array: ...
@@ -217,7 +218,7 @@ class Space(Folder):
             return super().put(name, value, replace=replace, home=home)
         if home is not None or not replace:
             raise BadInput("home= and replace= go with a name; an address has its home already")
-        return self._reach.put(copies(name, value, None, write=False))
+        return self._reach.put(_settled(copies(name, value, None, write=False)))
 
     def hosts(self) -> list[dict[str, Any]]:
         """The hosts, in the order of their numbers: whether up, room, round trip, misses and recalls."""
@@ -287,6 +288,14 @@ def spaces() -> list[dict[str, Any]]:
             entry["error"] = str(error)
         found.append(entry)
     return found
+
+
+def _settled(wanted: Copies) -> Copies:
+    """What is about to be copied, once no dirty replica of this process has newer bytes of it."""
+    if dirty:
+        for address in wanted.addresses:
+            write_back(address, wanted.row)
+    return wanted
 
 
 def _find(name: str, hosts: str | os.PathLike[str] | None) -> Path:
