@@ -57,6 +57,7 @@ TierClient::~TierClient() {
     {
         std::lock_guard guard(mutex_);
         stop_ = true;
+        changed_.notify_all();
         if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
     }
     if (watcher_.joinable()) watcher_.join();
@@ -142,8 +143,17 @@ void TierClient::watch() {
                 break;
             } catch (const Error&) {}
             if (next >= 0) close(next);
-            if (now_ns() - started > 300'000'000 && !load(space_.header().removed)) {
-                start_keeper(options_.keeper, started ? starting : (starting = 0, starting));
+            if (load(space_.header().removed)) {  // there will be no other: what is on flash is gone
+                if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
+                std::unique_lock lock(mutex_);
+                for (auto& [id, pending] : pending_)
+                    if (!pending.done) pending.done = true, pending.text = "flash:the space was removed, and its keeper ended";
+                changed_.notify_all();
+                changed_.wait(lock, [&] { return stop_; });
+                return;
+            }
+            if (now_ns() - started > 300'000'000) {
+                start_keeper(options_.keeper, starting);
                 started = now_ns();
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(3));

@@ -125,7 +125,8 @@ void TierEngine::detach(u32 number) {
     while (!client.pins.empty()) unpin_locked(client, client.pins.begin()->first);
     for (Request* request : std::set<Request*>(client.requests)) {
         request->client = NO_SLOT;
-        stop_request(*request, "its process ended");
+        // What it touched, others may wait for too: that comes all the same.
+        if (request->id || request->want == Want::ahead) stop_request(*request, "its process ended");
     }
     if (client.is.faults < 0) plain_--;
     clients_.erase(found);
@@ -453,7 +454,8 @@ bool TierEngine::advance_fill(Request& request) {
                 return true;
             }
             if (!free && (evicting_ || flush_wanted_)) return false;
-            if (!free && request.want != Want::touch && settled_) {
+            if (!free && request.want != Want::touch && !settled_) return false;
+            if (!free && request.want != Want::touch) {
                 const char* trouble = words_.head().trouble;
                 request.error = failed_ns_ && now_ns() - failed_ns_ < 2'000'000'000 ? std::string("flash:") + trouble
                                 : "no_room:nothing in dram can make room: what is there is pinned, or must stay";

@@ -61,7 +61,6 @@ public:
     void unpin(u32 client, u64 id);
     void armed(u32 client, u64 ticket);
     bool settle();                           // every so often: whether all processes of the space are attached. True if so
-    size_t clients() const { return clients_.size(); }
 
     TierWords& words() { return words_; }
     void wait_idle();                        // tests: nothing is under way

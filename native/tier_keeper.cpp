@@ -173,8 +173,8 @@ void TierKeeper::run() {
         if (!settled || now - asked > 20'000'000) {
             asked = now;
             settled = engine_->settle();
-            if (load(space_->header().removed)) return;
             if (!sockets_.empty()) needed = now;
+            else if (load(space_->header().removed)) return;
             if (linger_s_ >= 0 && double(now - needed) > linger_s_ * 1e9) return;
         }
     }
