@@ -13,14 +13,16 @@
 namespace osf {
 
 constexpr u32 DEPTH = 16;                    // reads under way, or about to be
-constexpr u32 AHEAD_LEAST = 16, AHEAD_MOST = 512;         // units
+constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 512, AHEAD_OLD = 64;         // units
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;
+
+static const char* const watch = std::getenv("OPENSHELF_WATCH");
 
 TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
     : space_(std::move(space)), words_(space_->directory(), true),
       flash_(disk, words_.files(), words_.head().slots, words_.head().id), disk_(disk),
       data_at_(u64(space_->base()) + space_->layout.data_at), units_(words_.head().units), capacity_(words_.head().capacity),
-      durable_(words_.head().durable), local_(units_), policy_(units_, capacity_), slots_(div_up(words_.head().slots, 64)) {
+      durable_(words_.head().durable), watches_(!watch || std::string_view(watch) != "off"), local_(units_), policy_(units_, capacity_), slots_(div_up(words_.head().slots, 64)) {
     std::string backing = space_->header().backing;
     std::string path = backing[0] == '/' ? backing : space_->directory() + "/" + backing;
     data_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -30,6 +32,10 @@ TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
     recover();
     for (u32 at = 0; at < threads; at++) threads_.emplace_back([this] { work(); });
     if (durable_) threads_.emplace_back([this] { flush_loop(); });
+}
+
+Descriptor::~Descriptor() {
+    if (fd >= 0) ::close(fd);
 }
 
 TierEngine::~TierEngine() {
@@ -112,7 +118,7 @@ u32 TierEngine::attach(TierProcess process) {
     attached.is = std::move(process);
     if (attached.is.again)
         for (Local& local : local_) local.mapped |= attached.bit;
-    if (attached.is.faults < 0) plain_++;
+    if (!attached.is.faults) plain_++;
     settled_ = false;  // asked again soon
     return number;
 }
@@ -128,7 +134,7 @@ void TierEngine::detach(u32 number) {
         // What it touched, others may wait for too: that comes all the same.
         if (request->id || request->want == Want::ahead) stop_request(*request, "its process ended");
     }
-    if (client.is.faults < 0) plain_--;
+    if (!client.is.faults) plain_--;
     clients_.erase(found);
     for (auto at = leaving_.begin(); at != leaving_.end();)
         if (at->second.clients.erase(number), at->second.clients.empty()) hidden(at->second), at = leaving_.erase(at);
@@ -193,10 +199,8 @@ void TierEngine::touch_unit(u32 number, u32 unit, bool write, u64 since_ns) {
         if (!write)
             while (count < RUN && unit + count < units_ && words_.tier(unit + count) == tier && !local_[unit + count].armed &&
                    !(local_[unit + count].mapped & found->second.bit)) count++;
-        bool marked = false;
-        for (Stream& stream : found->second.streams) marked |= stream.marker >= unit && stream.marker < unit + count;
         show(number, unit, count, write);
-        if (marked) read_ahead(number, unit, false);
+        read_ahead(number, unit, false);
         return;
     }
     waiters_[unit].push_back({nullptr, number, write, since_ns});
@@ -212,38 +216,46 @@ void TierEngine::touch_unit(u32 number, u32 unit, bool write, u64 since_ns) {
     }
 }
 
-// Touches in rising order are followed by reads of what comes next. What was read is shown at once, but for one unit in the
-// middle: its touch says that the reader goes on, and the next window is read while it uses the rest of this one.
+// Touches in rising order are followed by reads of what comes next. A stream knows which unit it expects to see touched. While it
+// is young, what was read ahead is left out of the page tables, so that every touch is seen, and one that is out of order ends
+// it: among random touches of neighbours no stream grows old. Later all is shown at once but for one unit in the middle of what
+// was read last: its touch says that the reader goes on.
 void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     Attached& client = clients_.at(number);
-    Stream* stream = nullptr;
-    for (Stream& one : client.streams)
-        if (one.next != NO_SLOT && ((unit >= one.next && unit <= one.end) || unit == one.marker || (one.marker != NO_SLOT && unit < one.marker && unit + RUN > one.marker))) stream = &one;
-    if (!stream) {
+    auto& streams = client.streams;
+    auto found = std::find_if(std::begin(streams), std::end(streams), [&](const Stream& one) { return one.next == unit; });
+    if (found == std::end(streams)) {
         if (!missed) return;
-        stream = std::min_element(std::begin(client.streams), std::end(client.streams), [](const Stream& a, const Stream& b) { return a.used < b.used; });
-        *stream = {unit + 1, unit + 1, NO_SLOT, 0, ++sequence_};
+        found = std::min_element(std::begin(streams), std::end(streams), [](const Stream& a, const Stream& b) { return a.used < b.used; });
+        *found = {unit + 1, unit + 1, unit, ++sequence_};
         return;
     }
-    stream->used = ++sequence_;
-    stream->window = std::clamp(stream->window * 2, AHEAD_LEAST, std::min<u32>(AHEAD_MOST, std::max<u32>(AHEAD_LEAST, u32(capacity_ / 8))));
-    const u32 from = std::max(stream->end, unit + 1), to = u32(std::min<u64>(from + stream->window, units_));
-    stream->next = unit + 1;
-    stream->end = to;
-    stream->marker = NO_SLOT;
-    if (from >= to) return;
-    Request* request = add(number, 0, Want::ahead, from, to, AHEAD_PRIORITY);
-    request->zeros = words_.tier(unit) == Tier::empty;
-    request->skip = stream->marker = from + (to - from) / 2;
-    words_.head().counts.ahead_units += to - from;
+    Stream& stream = *found;
+    stream.used = ++sequence_;
+    stream.next = unit + 1;
+    stream.end = std::max(stream.end, unit + 1);
+    const u32 seen = unit + 1 - stream.first, most = std::clamp<u32>(u32(capacity_ / 32), AHEAD_LEAST, AHEAD_MOST);
+    if (seen < 3) return;
+    const bool young = seen < AHEAD_OLD;
+    const u32 window = std::clamp(seen, AHEAD_LEAST, most);
+    if (young && stream.end - unit > window / 2) return;  // enough is there
+    const u32 from = stream.end, to = u32(std::min<u64>(unit + 1 + window, units_));
+    if (from < to) {
+        Request* request = add(number, 0, Want::ahead, from, to, AHEAD_PRIORITY);
+        request->zeros = words_.tier(unit) == Tier::empty;
+        request->young = young;
+        stream.end = to;
+        words_.head().counts.ahead_units += to - from;
+        if (!young) request->skip = stream.next = from + (to - from) / 2;
+    }
 }
 
 // Into the page tables of a process, as far as they are in memory: writable where they are dirty. `write`: make them so.
 void TierEngine::show(u32 number, u32 first, u32 count, bool write) {
     auto found = clients_.find(number);
-    if (found == clients_.end() || found->second.is.faults < 0) return;
+    if (found == clients_.end() || !found->second.is.faults) return;
     const u64 bit = found->second.bit;
-    const int faults = found->second.is.faults;
+    const int faults = found->second.is.faults->fd;
     for (u32 unit = first; unit < first + count;) {
         const Tier tier = words_.tier(unit);
         if (!in_memory(tier)) {
@@ -266,7 +278,7 @@ void TierEngine::show(u32 number, u32 first, u32 count, bool write) {
 
 void TierEngine::poison(u32 number, u32 unit) {
     auto found = clients_.find(number);
-    if (found != clients_.end() && found->second.is.faults >= 0) poison_pages(found->second.is.faults, address_of(unit), UNIT);
+    if (found != clients_.end() && found->second.is.faults) poison_pages(found->second.is.faults->fd, address_of(unit), UNIT);
 }
 
 // Requests
@@ -312,7 +324,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
         if (pinned_ + fresh > most)
             return refuse("no_room:" + std::to_string(fresh * UNIT) + " more bytes cannot be pinned: " + std::to_string(pinned_ * UNIT) + " of the " +
                           std::to_string(capacity_ * UNIT) + " bytes of dram are, and some must stay free; release pins, or give the space more dram");
-        const bool plain = client.is.faults < 0 && !client.is.read_only;
+        const bool plain = !client.is.faults && !client.is.read_only;
         client.pins[id] = {first, last, plain};
         for (u32 unit = first; unit < last; unit++) {
             pinned_ += local_[unit].pins++ == 0;
@@ -440,7 +452,7 @@ bool TierEngine::advance_fill(Request& request) {
                 if (explicitly) counts.asked++, counts.asked_there++, policy_.touched(at);
                 plain(at);
             }
-            if (request.want != Want::touch && !(request.skip >= unit && request.skip < end)) show(request.client, unit, end - unit, false);
+            if (request.want != Want::touch && !request.young && !(request.skip >= unit && request.skip < end)) show(request.client, unit, end - unit, false);
             request.next = end;
             for (u32 at = unit; at < end; at++) one_done(request, at);
         } else if (tier == Tier::flash || (tier == Tier::empty && (request.want == Want::touch || request.want == Want::pin || request.zeros))) {
@@ -577,7 +589,7 @@ void TierEngine::stable(u32 unit) {
         }
         auto found_client = clients_.find(request.client);
         const bool shown = found_client == clients_.end() || (local_[unit].mapped & found_client->second.bit);
-        if (fills && there && !shown && request.want != Want::touch && request.skip != unit) show(request.client, unit, 1, false);
+        if (fills && there && !shown && request.want != Want::touch && !request.young && request.skip != unit) show(request.client, unit, 1, false);
         one_done(request, unit);
     }
 }

@@ -33,8 +33,16 @@ class Journal;
 
 
 
+struct Descriptor {                          // closed when nobody uses it any more
+    const int fd;
+    explicit Descriptor(int opened) : fd(opened) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+};
+
 struct TierProcess {                         // as the engine sees it
-    int faults = -1;                         // its userfaultfd; -1: it has none, and holds what it uses by pins
+    std::shared_ptr<Descriptor> faults;      // its userfaultfd; none: it holds what it uses by pins
     u32 member = 0;                          // its slot in the space
     u64 pid = 0;
     bool read_only = false;
@@ -74,7 +82,7 @@ private:
         u32 left;                            // units that are not where they should be yet
         u32 skip = NO_SLOT;                  // of reading ahead: stays out of the page tables, to notice when it is touched
         int priority;
-        bool zeros = false;                  // of reading ahead: also what is empty
+        bool zeros = false, young = false;   // of reading ahead: also what is empty; and all of it stays out of the page tables
         bool begun = false;
         std::string error;
     };
@@ -85,7 +93,7 @@ private:
         u64 since_ns;
     };
     struct Pinned { u32 first, last; bool plain; };
-    struct Stream { u32 next = NO_SLOT, end = 0, marker = NO_SLOT, window = 0; u64 used = 0; };
+    struct Stream { u32 next = NO_SLOT, end = 0, first = 0; u64 used = 0; };  // next: the unit whose touch it expects to see
     struct Attached {
         TierProcess is;
         u64 bit = 0;
@@ -115,6 +123,8 @@ private:
     void touch_unit(u32 client, u32 unit, bool write, u64 since_ns);
     void read_ahead(u32 client, u32 unit, bool missed);
     void show(u32 client, u32 first, u32 count, bool write);
+    std::shared_ptr<Descriptor> shown_to(const Job& job);
+    static void show_filled(const Descriptor& faults, u64 start, const Job& job);
     void poison(u32 client, u32 unit);
     Request* add(u32 client, u64 id, Want want, u32 first, u32 last, int priority);
     void one_done(Request& request, u32 unit);
@@ -170,7 +180,7 @@ private:
     Disk& disk_;
     u64 data_at_, units_, capacity_;
     int data_ = -1;
-    const bool durable_;
+    const bool durable_, watches_;           // the latter: that uses are noticed; off only to measure what that costs
 
     mutable std::mutex mutex_;
     std::condition_variable work_, idle_;

@@ -63,7 +63,6 @@ TierKeeper::~TierKeeper() {
     engine_.reset();
     if (local_ >= 0) unlink((path_ + ".sock").c_str());
     for (auto& [socket, process] : sockets_) close(socket);
-    for (auto& [fd, client] : faults_) close(fd);
     space_.reset();
     for (int fd : {epoll_, local_, signals_, lock_})
         if (fd >= 0) close(fd);
@@ -102,11 +101,11 @@ void TierKeeper::answer(int socket, const Note& note, std::string_view text) {
 
 void TierKeeper::part(int socket) {
     Process process = sockets_.at(socket);
-    if (process.client != NO_SLOT) engine_->detach(process.client);
     if (process.faults >= 0) {
+        epoll_ctl(epoll_, EPOLL_CTL_DEL, process.faults, nullptr);  // it is closed when no thread of the engine uses it
         faults_.erase(process.faults);
-        close(process.faults);
     }
+    if (process.client != NO_SLOT) engine_->detach(process.client);
     close(socket);
     sockets_.erase(socket);
 }
@@ -120,7 +119,8 @@ void TierKeeper::hear(Process& process) {
     auto refuse = [&](const char* why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
     if (note.kind == note_attach && process.client == NO_SLOT) {
         TierProcess is;
-        is.faults = process.faults = fd;
+        if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
+        process.faults = fd;
         is.member = u32(note.address);
         is.pid = note.pid;
         is.read_only = note.flags & 1;

@@ -47,8 +47,8 @@ std::string TierEngine::names_at(u32 unit) const {
 bool TierEngine::protect(u32 unit) {
     const u64 mapped = local_[unit].mapped;
     for (auto& [number, client] : clients_) {
-        if (client.is.faults < 0 || !(mapped & client.bit)) continue;
-        const int error = protect_pages(client.is.faults, address_of(unit), UNIT, true);
+        if (!client.is.faults || !(mapped & client.bit)) continue;
+        const int error = protect_pages(client.is.faults->fd, address_of(unit), UNIT, true);
         if (error && error != ESRCH && error != ENOENT) return false;  // ENOENT: its range is gone, with the process
     }
     return true;
@@ -136,11 +136,11 @@ void TierEngine::make_room(u64 wanted) {
         Local& local = local_[choice.unit];
         const Tier tier = words_.tier(choice.unit);
         if (choice.what == TierPolicy::Choice::arm) {
-            if (local.armed || !in_memory(tier)) continue;
+            if (local.armed || !in_memory(tier) || !watches_) continue;
             local.armed = true;
             words_.head().counts.armed++;
             for (auto& [number, client] : clients_)
-                if (client.is.faults >= 0 && (local.mapped & client.bit)) arming[number].push_back(choice.unit);
+                if (client.is.faults && (local.mapped & client.bit)) arming[number].push_back(choice.unit);
             continue;
         }
         if (tier == Tier::dirty && short_of_slots()) {  // a commit gives back those of older versions
@@ -278,7 +278,7 @@ void TierEngine::hide(std::vector<u32> units) {
     u64 mapped = 0;
     for (u32 unit : leaving.units) mapped |= local_[unit].mapped;
     for (auto& [number, client] : clients_)
-        if (client.is.faults >= 0 && (mapped & client.bit)) leaving.clients.insert(number);
+        if (client.is.faults && (mapped & client.bit)) leaving.clients.insert(number);
     if (leaving.clients.empty()) return hidden(leaving);
     const u64 ticket = ++sequence_;
     const Leaving& is = leaving_.emplace(ticket, std::move(leaving)).first->second;
@@ -365,6 +365,9 @@ void TierEngine::fill(const Job& job, char* buffer) {
             at++;
         }
     }
+    // Who asked for the run sees it before anybody else can want it: the mutex is not held for that.
+    const bool whole = std::all_of(errors, errors + job.count, [](const std::string& error) { return error.empty(); });
+    if (auto faults = whole ? shown_to(job) : nullptr) show_filled(*faults, address_of(job.first), job);
     const u64 spent = now_ns() - start;
     std::lock_guard guard(mutex_);
     TierCounts& counts = words_.head().counts;
@@ -375,24 +378,38 @@ void TierEngine::fill(const Job& job, char* buffer) {
         if (errors[at].empty()) {
             set(unit, with_tier(word, Tier::clean));
             counts.read_bytes += UNIT;
-            policy_.filled(unit, true);
+            policy_.filled(unit, !job.request->young);
+            local_[unit].armed = job.request->young;
         } else {
             punch(unit, 1);
             set(unit, with_tier(word, Tier::flash));
         }
     }
-    if (job.request->want != Want::touch) {  // all at once, where its own waiters would do it unit by unit
-        const u32 skip = job.request->skip, end = job.first + job.count;
-        if (skip >= job.first && skip < end) {
-            show(job.request->client, job.first, skip - job.first, false);
-            show(job.request->client, skip + 1, end - skip - 1, false);
-        } else {
-            show(job.request->client, job.first, job.count, false);
-        }
-    }
     for (u32 at = 0; at < job.count; at++)
         if (!errors[at].empty()) failed(job.first + at, errors[at], true);
         else stable(job.first + at);
+}
+
+// To whom a run that is being filled is to be shown, all of it but a unit that stays out.
+std::shared_ptr<Descriptor> TierEngine::shown_to(const Job& job) {
+    std::lock_guard guard(mutex_);
+    if (job.request->want == Want::touch || job.request->young) return nullptr;
+    auto found = clients_.find(job.request->client);
+    if (found == clients_.end() || !found->second.is.faults) return nullptr;
+    for (u32 unit = job.first; unit < job.first + job.count; unit++)
+        if (unit != job.request->skip) local_[unit].mapped |= found->second.bit;
+    return found->second.is.faults;
+}
+
+void TierEngine::show_filled(const Descriptor& faults, u64 start, const Job& job) {
+    const u32 skip = job.request->skip;
+    auto part = [&](u32 first, u32 end) {
+        if (first < end) map_pages(faults.fd, start + u64(first - job.first) * UNIT, u64(end - first) * UNIT, false);
+    };
+    const u32 end = job.first + job.count;
+    if (skip < job.first || skip >= end) return part(job.first, end);
+    part(job.first, skip);
+    part(skip + 1, end);
 }
 
 void TierEngine::provide(const Job& job) {
@@ -407,10 +424,12 @@ void TierEngine::provide(const Job& job) {
             continue;
         }
         set(unit, with_tier(word, Tier::dirty));
-        policy_.filled(unit, true);
+        policy_.filled(unit, !job.request->young);
+        local_[unit].armed = job.request->young;
     }
     if (error) return;
-    if (job.request->want != Want::touch && !(job.request->skip >= job.first && job.request->skip < job.first + job.count))
+    // Under the mutex, and after they are dirty: what is written there from now on must be found dirty by whoever comes next.
+    if (job.request->want != Want::touch && !job.request->young && !(job.request->skip >= job.first && job.request->skip < job.first + job.count))
         show(job.request->client, job.first, job.count, false);
     for (u32 unit = job.first; unit < job.first + job.count; unit++) stable(unit);
 }

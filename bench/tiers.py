@@ -1,0 +1,341 @@
+"""A space larger than memory: bytes that are on flash, read by prefetch and by touch; what tracking and faults cost.
+
+All in one run, ours and the peer in turn. O_DIRECT is four threads that read the same file in steps of 1 MiB into
+buffers they use again: what the disk gives. `tiers.policy` counts hits of real touches, by what the keeper had to read;
+the policies beside it are simulated, seeing every use. What is demoted on request leaves its pages behind as long as
+the space has room for them; `tiers.prefetch_fresh` is the same array when other bytes took them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # compute on one core: the other one moves bytes
+
+import numpy as np
+from rich.console import Console
+
+import page_cache
+import tiers_traces as traces
+from openshelf import _core
+from openshelf.space import Array, Space
+from side_by_side import Report, Row, arguments, compare, p99
+from tiers_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Policy
+
+STEP = 1 << 20  # elements of 8 bytes that are summed at a time
+PIECE, AHEAD = 1 << 15, 64  # elements; pieces that are asked for before they are used
+CHUNK, THREADS = 1 << 20, 4  # of O_DIRECT
+WATCH = "OPENSHELF_WATCH"
+ONLINE: tuple[type[Policy], ...] = (LRU, SIEVE, S3FIFO, ARC, ClockPro)
+
+
+@contextmanager
+def space(home: Path, name: str, dram: int, flash: int) -> Iterator[Space]:
+    made = Space.create(name, dram, flash=f"{home}/{name}:{flash}")
+    try:
+        yield made
+    finally:
+        made.close()
+        Space.remove(name)
+
+
+def sum_of(view: np.ndarray) -> int:
+    return sum(int(view[at : at + STEP].sum()) for at in range(0, len(view), STEP))
+
+
+def direct(path: str, nbytes: int) -> float:
+    """Seconds to read a file's first bytes past the page cache."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    buffers = [mmap.mmap(-1, CHUNK) for _ in range(THREADS)]
+    for buffer in buffers:
+        buffer.write(b"x" * CHUNK)
+    places, turn = iter(range(0, nbytes, CHUNK)), threading.Lock()
+
+    def work(buffer: mmap.mmap) -> None:
+        while True:
+            with turn:
+                at = next(places, None)
+            if at is None:
+                return
+            os.preadv(handle, [buffer], at)
+
+    threads = [threading.Thread(target=work, args=(buffer,)) for buffer in buffers]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spent = time.perf_counter() - started
+    os.close(handle)
+    return spent
+
+
+def cold_mmap(path: Path, elements: int, order: np.ndarray | None) -> float:
+    """Seconds to read a file that no cache has, mapped: from its beginning, or piece by piece in an order."""
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.perf_counter()
+        view = np.frombuffer(mmap.mmap(file.fileno(), elements * 8, prot=mmap.PROT_READ), np.int64)
+        if order is None:
+            sum_of(view)
+        else:
+            for at in order:
+                view[at * PIECE : (at + 1) * PIECE].sum()
+        return time.perf_counter() - started
+
+
+def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
+    """Reading a demoted array from its beginning to its end."""
+    elements = nbytes // 8
+    with space(home, "sequential", nbytes + nbytes // 4, 2 * nbytes + nbytes // 2) as shelf:
+        array = shelf.zeros("array", elements, "int64")
+        view = array.numpy()
+        view[:] = np.arange(elements)
+        wanted, path = elements * (elements - 1) // 2, str(home / "sequential")
+
+        def demoted(read: Callable[[], int]) -> float:
+            array.demote().wait()
+            assert array.tier == "flash"
+            started = time.perf_counter()
+            total = read()
+            spent = time.perf_counter() - started
+            assert total == wanted
+            return spent
+
+        def with_prefetch() -> int:
+            array.prefetch()
+            return sum_of(view)
+
+        size = f"{nbytes >> 30} GiB"
+        raw = lambda: direct(path, nbytes)  # noqa: E731
+        rows = [
+            ("tiers.prefetch", f"read of {size} from flash with prefetch()", with_prefetch, ">= 0.9"),
+            ("tiers.touch", f"read of {size} from flash by touch alone", lambda: sum_of(view), ">= 0.7"),
+        ]
+        for id, case, read, bar in rows:
+            report.add(compare(id, case, "O_DIRECT", lambda read=read: demoted(read), raw, pairs=pairs, bar=bar))  # type: ignore[misc]
+        peer = home / "mapped"
+        with open(peer, "wb") as file:
+            for at in range(0, elements, STEP):
+                file.write(np.arange(at, at + STEP))
+            os.fsync(file.fileno())
+        order = np.random.default_rng(3).permutation(elements // PIECE)
+
+        def in_disorder() -> int:
+            parts = [array[at * PIECE : (at + 1) * PIECE] for at in order]
+            for part in parts[:AHEAD]:
+                part.prefetch()
+            total = 0
+            for number, at in enumerate(order):
+                if number + AHEAD < len(parts):
+                    parts[number + AHEAD].prefetch()
+                total += int(view[at * PIECE : (at + 1) * PIECE].sum())
+            return total
+
+        report.add(
+            compare(
+                "tiers.x_mmap", f"{size} in pieces of 256 KiB, in any order, prefetched", "mmap, cold",
+                lambda: demoted(in_disorder), lambda: cold_mmap(peer, elements, order), pairs=2, bar=">= 5",
+            )  # fmt: skip
+        )
+        report.add(
+            compare(
+                "tiers.x_mmap_sequential", f"read of {size} from flash with prefetch()", "mmap, cold, in order",
+                lambda: demoted(with_prefetch), lambda: cold_mmap(peer, elements, None), pairs=2,
+                note="the kernel reads ahead here",
+            )  # fmt: skip
+        )
+        peer.unlink()
+        other = shelf.zeros("other", elements + elements // 8, "int64").numpy()
+
+        def fresh() -> float:
+            array.demote().wait()
+            other[:] = 1  # takes the pages
+            return demoted(with_prefetch)
+
+        report.add(
+            compare(
+                "tiers.prefetch_fresh", f"the same, of {size} whose pages other bytes took", "O_DIRECT",
+                fresh, raw, pairs=2, note="no bar: giving a tmpfs pages is what it waits for",
+            )  # fmt: skip
+        )
+
+
+def hidden(report: Report, home: Path, pairs: int) -> None:
+    """A loop that computes on one part while the next one comes."""
+    part, parts = 8 << 20, 8  # elements: 64 MiB
+    matrix = np.random.default_rng(1).random((640, 640))
+
+    def compute(view: np.ndarray) -> float:
+        total = float(view[:: 1 << 12].sum())
+        for _ in range(14):
+            total += float((matrix @ matrix)[0, 0])
+        return total
+
+    with space(home, "hidden", part * 8 * parts + (128 << 20), part * 8 * (parts + 4)) as shelf:
+        arrays: list[Array] = []
+        for number in range(parts):
+            arrays.append(shelf.zeros(f"part{number}", part, "int64"))
+            arrays[-1].numpy()[:] = number
+        views = [array.numpy() for array in arrays]
+
+        def resident() -> float:
+            for array in arrays:
+                array.prefetch().wait()
+            started = time.perf_counter()
+            for view in views:
+                compute(view)
+            return time.perf_counter() - started
+
+        def streamed() -> float:
+            for array in arrays:
+                array.demote().wait()
+            arrays[0].prefetch().wait()
+            started = time.perf_counter()
+            for number, view in enumerate(views):
+                if number + 1 < parts:
+                    arrays[number + 1].prefetch()
+                compute(view)
+            return time.perf_counter() - started
+
+        row = compare("tiers.hidden", "compute on 64 MiB parts, the next prefetched", "all in dram", streamed, resident, pairs=pairs)
+        row.value, row.unit, row.bar = (1 / (row.ratio or 1) - 1) * 100, "% lost", "<= 5"
+        report.add(row)
+
+
+def warm(report: Report, home: Path, pairs: int) -> None:
+    """Access to what is in memory: a fault-managed view against a plain mapping of the same kind of memory."""
+    elements, picks = 16 << 20, np.random.default_rng(2).integers(0, 16 << 20, 1 << 21)
+    with space(home, "warm", elements * 8 + (64 << 20), elements * 8 * 2) as shelf, tempfile.TemporaryFile(dir="/dev/shm") as file:
+        view = shelf.zeros("array", elements, "int64").numpy()
+        file.truncate(elements * 8)
+        plain = np.frombuffer(mmap.mmap(file.fileno(), elements * 8), np.int64)
+
+        def use(array: np.ndarray) -> float:
+            started = time.perf_counter()
+            sum_of(array)
+            array[picks].sum()
+            array[: elements // 4] += 1
+            return time.perf_counter() - started
+
+        use(view), use(plain)
+        report.add(
+            compare(
+                "tiers.warm", "read, gather and update of 128 MiB in dram", "a plain mapping, 4 KiB pages",
+                lambda: use(view), lambda: use(plain), pairs=pairs, bar=">= 0.97",
+            )  # fmt: skip
+        )
+
+
+def uses(view: np.ndarray, trace: np.ndarray) -> float:
+    """Seconds to use a page of every unit of a trace."""
+    places = (trace.astype(np.int64) * (_core.UNIT // 8)).tolist()
+    started = time.perf_counter()
+    for at in places:
+        view[at : at + 512].sum()
+    return time.perf_counter() - started
+
+
+def sampling(report: Report, home: Path, rounds: int) -> None:
+    """What it costs that uses are noticed: a hot set beside a scan, with and without."""
+    case = traces.scan(30_000, units=4096)
+
+    def run(watch: str) -> float:
+        os.environ[WATCH] = watch
+        try:
+            with space(home, f"watch-{watch}", case.room * _core.UNIT, 2 * case.units * _core.UNIT) as shelf:
+                view = shelf.zeros("data", case.units * _core.UNIT // 8, "int64").numpy()
+                for at in range(0, len(view), STEP):
+                    view[at : at + STEP] = at
+                uses(view, case.trace[:5_000])
+                before = shelf.describe()["tiers"]
+                spent = uses(view, case.trace[5_000:])
+                after = shelf.describe()["tiers"]
+                seen.append((after["armed_touched"] - before["armed_touched"]) / len(case.trace[5_000:]))
+                return spent
+        finally:
+            del os.environ[WATCH]
+
+    seen: list[float] = []
+    on, off, again = [], [], []
+    for _ in range(rounds):
+        on.append(run("on"))
+        off.append(run("off"))
+        again.append(run("on"))
+    cost = min(on + again) / min(off) - 1
+    report.add(
+        Row(
+            "tiers.sampling", "a scan-polluted Zipf trace, uses noticed", cost * 100, "% slower", "uses not noticed",
+            1 / (1 + cost), min(again) / min(on), statistics.median(on), p99(on), "<= 3",
+            f"{max(seen):.3f} faults a use to notice them; noticing also saves reads",
+        )  # fmt: skip
+    )
+
+
+def policy(report: Report, home: Path, length: int) -> None:
+    """Hits of real touches with memory for a quarter of the data."""
+    ratios, notes = [], []
+    for case in (traces.zipf(length, units=4096), traces.scan(length, units=4096)):
+        with space(home, f"policy-{case.id}", case.room * _core.UNIT, 2 * case.units * _core.UNIT) as shelf:
+            view = shelf.zeros("data", case.units * _core.UNIT // 8, "int64").numpy()
+            for at in range(0, len(view), STEP):
+                view[at : at + STEP] = at
+            for part in range(0, len(view), 1 << 22):  # an empty memory to begin with, as in the simulations
+                shelf["data"][part : part + (1 << 22)].demote().wait()
+            before = shelf.describe()["tiers"]
+            uses(view, case.trace)
+            after = shelf.describe()["tiers"]
+        misses = (after["read_bytes"] - before["read_bytes"]) / _core.UNIT
+        ours = 1 - misses / len(case.trace)
+        trace = case.trace.tolist()
+        rates = {kind.__name__: kind(case.room).hits(trace) / len(trace) for kind in (*ONLINE, MIN)}
+        replayed, *_ = _core.replay_tier_policy(case.units, case.room, case.trace)
+        best = max((kind.__name__ for kind in ONLINE), key=lambda name: rates[name])
+        kernel = page_cache.hit_rate(case.trace, case.units, 32 << 10, case.room * (32 << 10))
+        said = f"{kernel:.3f}, measured" if kernel is not None else f"not measured: {page_cache.why_not()}"
+        ratios.append(ours / rates[best])
+        notes.append(f"{case.id}: {ours:.3f} / {rates[best]:.3f} ({best})")
+        report.add(
+            Row(
+                f"tiers.policy_{case.id}_real", f"{case.what}: hit rate of touches", ours, "", f"{best}, simulated, sees all",
+                ours / rates[best], None, bar=">= 0.95 of it" + (", > page cache" if case.id == "scan" else ""),
+                note=f"page cache {said}; ours simulated {replayed / len(trace):.3f}; simulated, seeing all: " + ", ".join(f"{name} {rate:.3f}" for name, rate in rates.items()),
+            )  # fmt: skip
+        )
+        if case.id == "scan" and kernel is not None:
+            notes.append(f"page cache on the scan {kernel:.3f}")
+    report.add(
+        Row(
+            "tiers.policy", "hit rate against the best of five policies that see all, the worse of two traces",
+            min(ratios), "x", "the best, simulated", min(ratios), None, bar=">= 0.95", note="; ".join(notes),
+        )  # fmt: skip
+    )
+
+
+def main() -> None:
+    args = arguments(__doc__ or "")
+    report = Report("Tiers: flash and dram behind one address")
+    with tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as home, Console().status("") as status:
+        parts: list[tuple[str, Callable[[], None]]] = [
+            ("sequential", lambda: sequential(report, Path(home), (1 if args.quick else 4) << 30, 6 if args.quick else 8)),
+            ("hidden", lambda: hidden(report, Path(home), 4 if args.quick else 10)),
+            ("warm", lambda: warm(report, Path(home), 7 if args.quick else 15)),
+            ("sampling", lambda: sampling(report, Path(home), 1 if args.quick else 3)),
+            ("policy", lambda: policy(report, Path(home), 60_000 if args.quick else 150_000)),
+        ]
+        for name, part in parts:
+            status.update(f"{name}...")
+            part()
+    report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()
