@@ -577,9 +577,13 @@ void TierEngine::stable(u32 unit) {
         const Tier tier = words_.tier(unit);
         const bool there = in_memory(tier);
         const bool fills = request.want != Want::demote && request.want != Want::discard && request.want != Want::flush;
-        if ((fills && !there && request.error.empty() && request.want != Want::ahead && request.want != Want::touch) || (request.want == Want::discard && tier != Tier::empty)) {
-            // It was on its way out, or has come back: once more, as a request of its own that the first one waits for.
-            add(request.client, 0, request.want == Want::discard ? Want::discard : Want::touch, unit, unit + 1, SOONEST);
+        // It was on its way out, or has come back: once more, as a request of its own that the first one waits for.
+        const bool gone = fills && !there && request.error.empty() && request.want != Want::ahead && request.want != Want::touch;
+        const bool back = request.want == Want::discard && tier != Tier::empty;
+        const bool came = request.want == Want::demote && request.id && (tier == Tier::clean || tier == Tier::dirty) && !local_[unit].pins && request.error.empty() &&
+                          ++waiter.tries <= 3;  // who uses it all the time keeps it
+        if (gone || back || came) {
+            add(request.client, 0, fills ? Want::touch : request.want, unit, unit + 1, SOONEST);
             waiters_[unit].push_back(waiter);
             continue;
         }

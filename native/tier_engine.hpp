@@ -91,6 +91,7 @@ private:
         u32 client;
         bool write;
         u64 since_ns;
+        u32 tries = 0;
     };
     struct Pinned { u32 first, last; bool plain; };
     struct Stream { u32 next = NO_SLOT, end = 0, first = 0; u64 used = 0; };  // next: the unit whose touch it expects to see
