@@ -205,8 +205,14 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     }
     stream->used = ++sequence_;
     stream->window = std::clamp(stream->window * 2, AHEAD_LEAST, std::min<u32>(AHEAD_MOST, std::max<u32>(AHEAD_LEAST, u32(capacity_ / 8))));
-    const u32 from = std::max(stream->end, unit + 1), to = u32(std::min<u64>(from + stream->window, units_));
+    const u32 from = std::max(stream->end, unit + 1);
+    u32 to = from;
+    while (to < units_ && to < from + stream->window && !unused(to)) to++;
     stream->next = unit + 1;
+    if (missed && unit < stream->end) {  // asked for already, and not begun yet
+        stream->next = unit + 1;
+        return;
+    }
     stream->end = to;
     stream->marker = NO_SLOT;
     if (from >= to) return;
