@@ -209,10 +209,6 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     u32 to = from;
     while (to < units_ && to < from + stream->window && !unused(to)) to++;
     stream->next = unit + 1;
-    if (missed && unit < stream->end) {  // asked for already, and not begun yet
-        stream->next = unit + 1;
-        return;
-    }
     stream->end = to;
     stream->marker = NO_SLOT;
     if (from >= to) return;
@@ -346,7 +342,10 @@ void TierEngine::cancel(u32 number, u64 id) {
     if (found == clients_.end()) return;
     for (Request* request : found->second.requests)
         if (id && request->id == id) {
-            if (request->want == Want::pin) unpin_locked(found->second, id);
+            if (request->want == Want::pin) {
+                unpin_locked(found->second, id);
+                request->error = "cancelled:";  // though all of it is under way: it is not held
+            }
             stop_request(*request, "cancelled:");
             break;
         }
