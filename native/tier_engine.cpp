@@ -119,7 +119,7 @@ void TierEngine::detach(u32 number) {
     while (!client.pins.empty()) unpin_locked(client, client.pins.begin()->first);
     for (Request* request : std::set<Request*>(client.requests)) {
         request->client = NO_SLOT;
-        stop_request(*request, "its process ended");
+        if (request->want != Want::touch) stop_request(*request, "its process ended");  // for a touch others may wait too
     }
     if (client.is.faults < 0) plain_--;
     clients_.erase(found);
