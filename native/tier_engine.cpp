@@ -279,6 +279,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     if (address < data_at_ || address + bytes > data_at_ + units_ * UNIT || address + bytes < address) return refuse("bad_address:the range is outside the data of the space");
     // What is forgotten must be whole units; everything else takes the units that the bytes are in.
     if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
+    if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
     const bool inner = want == Want::discard;
     u32 first = u32(inner ? div_up(address - data_at_, UNIT) : (address - data_at_) / UNIT);
     u32 last = u32(inner ? (address + bytes - data_at_) / UNIT : div_up(address + bytes - data_at_, UNIT));

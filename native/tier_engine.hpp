@@ -99,6 +99,7 @@ private:
         bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
     };
+        bool unseen = false;                 // a process without faults had it while it was written
     enum class Kind { fill, provide, write, drop, discard };
     struct Job { Kind kind; u32 first, count; Request* request; u32 slot; };
 
