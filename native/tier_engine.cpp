@@ -106,6 +106,8 @@ u32 TierEngine::attach(TierProcess process) {
     attached.is = std::move(process);
     if (attached.is.again)
         for (Local& local : local_) local.mapped |= attached.bit;
+    // Touches that the earlier keeper had heard of, and not answered, are told nobody else: they wake, and touch again.
+    if (attached.is.again && attached.is.faults >= 0) wake_faults(attached.is.faults, data_at_, units_ * UNIT);
     if (attached.is.faults < 0) plain_++;
     settled_ = false;  // asked again soon
     return number;
@@ -130,7 +132,8 @@ void TierEngine::detach(u32 number) {
 bool TierEngine::settle() {
     std::lock_guard guard(mutex_);
     std::set<u32> attached{space_->members.slot()};
-    for (auto& [number, client] : clients_) attached.insert(client.is.member);
+    for (auto& [number, client] : clients_)
+        if (!client.is.pins_to_tell) attached.insert(client.is.member);
     bool all = true;
     for (u32 slot = 0; slot < space_->members.slots_high() && all; slot++)
         all = attached.count(slot) || load(space_->members.at(slot).state) != 1 || !space_->members.slot_locked(slot);
@@ -204,6 +207,10 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
         return;
     }
     stream->used = ++sequence_;
+    if (missed && unit < stream->end) {  // asked for already, and not begun yet
+        stream->next = unit + 1;
+        return;
+    }
     stream->window = std::clamp(stream->window * 2, AHEAD_LEAST, std::min<u32>(AHEAD_MOST, std::max<u32>(AHEAD_LEAST, u32(capacity_ / 8))));
     const u32 from = std::max(stream->end, unit + 1);
     u32 to = from;
@@ -271,6 +278,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     std::lock_guard guard(mutex_);
     Attached& client = clients_.at(number);
     auto refuse = [&](const std::string& why) { client.is.answer(id, false, why); };
+    if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
     if (want == Want::flush) {
         if (!durable_) return refuse("not_permitted:the space is not durable: there is nothing that flush() would promise; make it with durable=True");
         add(number, id, want, 0, 1, priority);
@@ -278,8 +286,6 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     }
     if (address < data_at_ || address + bytes > data_at_ + units_ * UNIT || address + bytes < address) return refuse("bad_address:the range is outside the data of the space");
     // What is forgotten must be whole units; everything else takes the units that the bytes are in.
-    if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
-    if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
     const bool inner = want == Want::discard;
     u32 first = u32(inner ? div_up(address - data_at_, UNIT) : (address - data_at_) / UNIT);
     u32 last = u32(inner ? (address + bytes - data_at_) / UNIT : div_up(address + bytes - data_at_, UNIT));
@@ -302,6 +308,9 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
         }
         store(words_.head().pinned, pinned_);
     }
+    if (want == Want::demote)  // what was only guessed does not come back behind it
+        for (auto& [order, request] : requests_)
+            if (request->want == Want::ahead && request->first < last && first < request->last) stop_request(*request, "");
     add(number, id, want, first, last, priority);
     dispatch();
 }
@@ -409,7 +418,9 @@ bool TierEngine::advance_fill(Request& request) {
     TierCounts& counts = words_.head().counts;
     const bool explicitly = request.want == Want::prefetch || request.want == Want::pin;
     auto plain = [&](u32 unit) {  // who writes without faults makes it dirty, whether he will or not
-        if (request.want == Want::pin && local_[unit].plain_pins && words_.tier(unit) == Tier::clean) {
+        if (request.want != Want::pin || !local_[unit].plain_pins) return;
+        if (words_.tier(unit) == Tier::writing) local_[unit].unseen = true;
+        if (words_.tier(unit) == Tier::clean) {
             set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
             local_[unit].unsure = true;
         }
@@ -490,6 +501,9 @@ bool TierEngine::advance_demote(Request& request) {
             request.next++;
             waiters_[unit].push_back({&request, request.client, false, 0});
             if (!begin_leaving(unit, leaving)) stable(unit);
+        } else if (tier == Tier::filling) {  // it leaves when it has come
+            begin_runs(leaving);
+            return false;
         } else {
             request.next++;
             waiters_[unit].push_back({&request, request.client, false, 0});

@@ -39,6 +39,7 @@ struct TierProcess {                         // as the engine sees it
     u64 pid = 0;
     bool read_only = false;
     bool again = false;                      // an earlier keeper had it: anything may be mapped in it
+    u32 pins_to_tell = 0;                    // that it has already and tells at once: until then nothing leaves memory
     std::function<void(u64 id, bool good, const std::string& text)> answer;
     std::function<void(const std::vector<u32>& units)> arm;     // take them out of its page tables, soon
 };
@@ -98,8 +99,8 @@ private:
         bool armed = false, drop = false;    // drop: leaves memory once it is written
         bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
-    };
         bool unseen = false;                 // a process without faults had it while it was written
+    };
     enum class Kind { fill, provide, write, drop, discard };
     struct Job { Kind kind; u32 first, count; Request* request; u32 slot; };
 
