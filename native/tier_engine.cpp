@@ -137,7 +137,7 @@ bool TierEngine::settle() {
     bool all = true;
     for (u32 slot = 0; slot < space_->members.slots_high() && all; slot++)
         all = attached.count(slot) || load(space_->members.at(slot).state) != 1 || !space_->members.slot_locked(slot);
-    if (all && !settled_) {
+    if (all && (!settled_ || room() < low_water())) {  // what could not leave when it should have is tried again
         settled_ = true;
         dispatch();
     }
