@@ -319,6 +319,7 @@ Space::~Space() {
             collect();
         } catch (const Error&) {}
     }
+    if (tiers) tiers->stop();
     tiers.reset();  // its thread works on the mapping; before the gate, which a fork takes after this lock of its own
     // All under the gate: a thread that opens the space again must find neither the mapping nor the members file open.
     JoinLock join(members_fd_);

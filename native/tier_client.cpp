@@ -52,7 +52,7 @@ TierClient::TierClient(Space& space, Options options)
     own_faults(this);
 }
 
-TierClient::~TierClient() {
+void TierClient::stop() {
     disown_faults(this);
     {
         std::lock_guard guard(mutex_);
@@ -61,6 +61,10 @@ TierClient::~TierClient() {
         if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
     }
     if (watcher_.joinable()) watcher_.join();
+}
+
+TierClient::~TierClient() {
+    stop();
     for (int fd : {socket_, faults_, data_})
         if (fd >= 0) close(fd);
 }
@@ -82,8 +86,8 @@ bool TierClient::await_note(int socket, Note& note, std::string& text) {
     return poll(&news, 1, 5'000) > 0 && receive_note(socket, note, text);
 }
 
-void TierClient::hand_over(int socket, bool again) {
-    Note note{note_attach, u32(read_only_) | u32(again) << 1, 0, space_.members.slot(), faults_ >= 0, u64(getpid())};
+void TierClient::hand_over(int socket, bool again, size_t pins) {
+    Note note{note_attach, u32(read_only_) | u32(again) << 1 | u32(pins) << 2, 0, space_.members.slot(), faults_ >= 0, u64(getpid())};
     std::string text;
     send_note(socket, note, {}, faults_);
     if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
@@ -92,74 +96,109 @@ void TierClient::hand_over(int socket, bool again) {
 
 void TierClient::watch() {
     int socket = socket_;
-    for (;;) {
+    do {
         Note note;
         std::string text;
-        while (receive_note(socket, note, text)) {
-            if (note.kind == note_arm) {  // the next touch will be noticed; the bytes stay
-                for (size_t at = 0; at + 4 <= text.size(); at += 4) {
-                    u32 unit;
-                    std::memcpy(&unit, text.data() + at, 4);
-                    u32 end = unit + 1;  // neighbours are listed one after the other
-                    for (u32 more; at + 8 <= text.size() && (std::memcpy(&more, text.data() + at + 4, 4), more == end); at += 4) end++;
-                    madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
-                }
-                if (!note.id) continue;
-                std::lock_guard guard(mutex_);
-                try {
-                    send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
-                } catch (const Error&) {}  // its end is read next
-                continue;
-            }
-            std::lock_guard guard(mutex_);
-            auto found = pending_.find(note.id);
-            if (found == pending_.end()) continue;
-            found->second.done = true;
-            found->second.good = note.flags & 1;
-            found->second.text = std::move(text);
-            if (!found->second.good) pins_.erase(note.id);
-            changed_.notify_all();
+        while (receive_note(socket, note, text)) heard(socket, note, text);
+    } while (find_keeper(socket));
+}
+
+void TierClient::heard(int socket, const Note& note, std::string& text) {
+    if (note.kind == note_arm) {  // the next touch will be noticed; the bytes stay
+        for (size_t at = 0; at + 4 <= text.size(); at += 4) {
+            u32 unit;
+            std::memcpy(&unit, text.data() + at, 4);
+            u32 end = unit + 1;  // neighbours are listed one after the other
+            for (u32 more; at + 8 <= text.size() && (std::memcpy(&more, text.data() + at + 4, 4), more == end); at += 4) end++;
+            madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
         }
-        // The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
-        u64 started = 0;
-        pid_t starting = 0;
-        for (;;) {
+        if (!note.id) return;
+        std::lock_guard guard(mutex_);
+        try {
+            send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
+        } catch (const Error&) {}  // its end is read next
+        return;
+    }
+    std::lock_guard guard(mutex_);
+    auto found = pending_.find(note.id);
+    if (found == pending_.end()) return;
+    found->second.done = true;
+    found->second.good = note.flags & 1;
+    found->second.text = std::move(text);
+    if (!found->second.good) pins_.erase(note.id);
+    changed_.notify_all();
+}
+
+// The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
+bool TierClient::find_keeper(int& socket) {
+    u64 started = 0;
+    pid_t starting = 0;
+    for (;;) {
+        std::map<u64, Note> pins;
+        {
+            std::lock_guard guard(mutex_);
+            if (stop_) return false;
+            pins = pins_;
+        }
+        int next = -1;
+        try {
+            next = dial(options_.socket);
+            hand_over(next, true, pins.size());
+            std::vector<u64> asked;
             {
-                std::lock_guard guard(mutex_);
-                if (stop_) return;
-            }
-            int next = -1;
-            try {
-                next = dial(options_.socket);
-                hand_over(next, true);
                 std::lock_guard guard(mutex_);
                 close(socket_);
                 socket_ = socket = std::exchange(next, -1);
-                try {
-                    for (auto& [id, pin] : pins_) send_note(socket_, pin, {});
-                    for (auto& [id, pending] : pending_)
-                        if (!pending.done && !pins_.count(id)) send_note(socket_, pending.note, {});
-                } catch (const Error&) {}  // that one is gone too: its end is read next
-                break;
-            } catch (const Error&) {}
-            if (next >= 0) close(next);
-            if (load(space_.header().removed)) {  // there will be no other: what is on flash is gone
-                if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
-                std::unique_lock lock(mutex_);
+                if (stop_) return false;
                 for (auto& [id, pending] : pending_)
-                    if (!pending.done) pending.done = true, pending.text = "flash:the space was removed, and its keeper ended";
-                changed_.notify_all();
-                changed_.wait(lock, [&] { return stop_; });
-                return;
+                    if (!pending.done && !pins.count(id)) asked.push_back(id);
             }
-            if (now_ns() - started > 300'000'000) {
-                start_keeper(options_.keeper, starting);
-                started = now_ns();
-            }
-            std::this_thread::sleep_for(std::chrono::milliseconds(3));
+            tell_again(socket, pins, asked);
+            break;
+        } catch (const Error&) {}
+        if (next >= 0) close(next);
+        if (load(space_.header().removed)) {  // there will be no other: what is on flash is gone
+            if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
+            std::unique_lock lock(mutex_);
+            for (auto& [id, pending] : pending_)
+                if (!pending.done) pending.done = true, pending.text = "flash:the space was removed, and its keeper ended";
+            changed_.notify_all();
+            changed_.wait(lock, [&] { return stop_; });
+            return false;
         }
-        if (starting > 0) waitpid(starting, nullptr, 0);
+        if (now_ns() - started > 300'000'000) {
+            start_keeper(options_.keeper, starting);
+            started = now_ns();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
     }
+    if (starting > 0) waitpid(starting, nullptr, 0);
+    return true;
+}
+
+// What the earlier keeper knew. Answers are read meanwhile: a keeper parts with who does not.
+void TierClient::tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked) {
+    auto listen = [&] {
+        Note note;
+        std::string text;
+        pollfd news{socket, POLLIN, 0};
+        while (poll(&news, 1, 0) > 0 && receive_note(socket, note, text)) heard(socket, note, text);
+    };
+    try {
+        for (auto& [id, pin] : pins) {
+            std::unique_lock lock(mutex_);
+            send_note(socket, pin, {});
+            if (!pins_.count(id)) send_note(socket, {note_unpin, 0, id, 0, 0, 0}, {});  // released meanwhile
+            lock.unlock();
+            listen();
+        }
+        for (u64 id : asked) {
+            std::unique_lock lock(mutex_);
+            if (auto found = pending_.find(id); found != pending_.end()) send_note(socket, found->second.note, {});
+            lock.unlock();
+            listen();
+        }
+    } catch (const Error&) {}  // that one is gone too: its end is read next
 }
 
 u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
@@ -279,8 +318,15 @@ void TierClient::fork_child() {
         for (u64 start = now_ns();;) {
             try {
                 socket_ = dial(options_.socket);
-                hand_over(socket_, false);
-                for (auto& [id, pin] : pins_) send_note(socket_, pin, {});
+                hand_over(socket_, false, pins_.size());
+                for (auto& [id, pin] : pins_) {  // the parent may let go of its own at once: these hold before fork returns
+                    Note note;
+                    std::string text;
+                    send_note(socket_, pin, {});
+                    do if (!await_note(socket_, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while the pins of the parent were told");
+                    while (note.kind != note_answer || note.id != id);
+                    if (!note.flags) throw_answer(text);
+                }
                 break;
             } catch (const Error&) {  // the parent finds the next keeper
                 if (socket_ >= 0) close(socket_);

@@ -37,6 +37,7 @@ public:
 
     Faults faults() const { return how_; }
     bool plain() const { return how_ == Faults::none; }
+    void stop();                              // before the space goes: who still has this object uses it no more
     TierWords& words() { return words_; }
 
     u64 ask(Want want, const void* at, u64 bytes, int priority);     // a number to wait for
@@ -64,8 +65,11 @@ private:
     struct Pending { Note note; bool done = false, good = false; std::string text; };
     void map_data();
     bool await_note(int socket, Note& note, std::string& text);
-    void hand_over(int socket, bool again);
+    void hand_over(int socket, bool again, size_t pins = 0);
     void watch();
+    void heard(int socket, const Note& note, std::string& text);
+    bool find_keeper(int& socket);            // false: this object goes
+    void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
     u64 unit_at(const void* at) const { return (u64(at) - data_at_) / UNIT; }
 
     Space& space_;

@@ -118,6 +118,8 @@ u32 TierEngine::attach(TierProcess process) {
     attached.is = std::move(process);
     if (attached.is.again)
         for (Local& local : local_) local.mapped |= attached.bit;
+    // Touches that the earlier keeper had heard of, and not answered, are told nobody else: they wake, and touch again.
+    if (attached.is.again && attached.is.faults) wake_faults(attached.is.faults->fd, data_at_, units_ * UNIT);
     if (!attached.is.faults) plain_++;
     settled_ = false;  // asked again soon
     return number;
@@ -158,11 +160,12 @@ bool TierEngine::settle() {
         at = leaving_.erase(at);
     }
     std::set<u32> attached{space_->members.slot()};
-    for (auto& [number, client] : clients_) attached.insert(client.is.member);
+    for (auto& [number, client] : clients_)
+        if (!client.is.pins_to_tell) attached.insert(client.is.member);
     bool all = true;
     for (u32 slot = 0; slot < space_->members.slots_high() && all; slot++)
         all = attached.count(slot) || load(space_->members.at(slot).state) != 1 || !space_->members.slot_locked(slot);
-    if (all && !settled_) {
+    if (all && (!settled_ || room() < low_water())) {  // what could not leave when it should have is tried again
         settled_ = true;
         dispatch();
     }
@@ -239,7 +242,9 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     const bool young = seen < AHEAD_OLD;
     const u32 window = std::clamp(seen, AHEAD_LEAST, most);
     if (young && stream.end - unit > window / 2) return;  // enough is there
-    const u32 from = stream.end, to = u32(std::min<u64>(unit + 1 + window, units_));
+    const u32 from = stream.end;
+    u32 to = from;
+    while (to < units_ && to < unit + 1 + window && !unused(to)) to++;
     if (from < to) {
         Request* request = add(number, 0, Want::ahead, from, to, AHEAD_PRIORITY);
         request->zeros = words_.tier(unit) == Tier::empty;
@@ -303,6 +308,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     std::lock_guard guard(mutex_);
     Attached& client = clients_.at(number);
     auto refuse = [&](const std::string& why) { client.is.answer(id, false, why); };
+    if (want == Want::pin && client.is.pins_to_tell) client.is.pins_to_tell--;
     if (want == Want::flush) {
         if (!durable_) return refuse("not_permitted:the space is not durable: there is nothing that flush() would promise; make it with durable=True");
         add(number, id, want, 0, 1, priority);
@@ -332,6 +338,9 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
         }
         store(words_.head().pinned, pinned_);
     }
+    if (want == Want::demote)  // what was only guessed does not come back behind it
+        for (auto& [order, request] : requests_)
+            if (request->want == Want::ahead && request->first < last && first < request->last) stop_request(*request, "");
     add(number, id, want, first, last, priority);
     dispatch();
 }
@@ -374,7 +383,10 @@ void TierEngine::cancel(u32 number, u64 id) {
     if (found == clients_.end()) return;
     for (Request* request : found->second.requests)
         if (id && request->id == id) {
-            if (request->want == Want::pin) unpin_locked(found->second, id);
+            if (request->want == Want::pin) {
+                unpin_locked(found->second, id);
+                request->error = "cancelled:";  // though all of it is under way: it is not held
+            }
             stop_request(*request, "cancelled:");
             break;
         }
@@ -436,7 +448,9 @@ bool TierEngine::advance_fill(Request& request) {
     TierCounts& counts = words_.head().counts;
     const bool explicitly = request.want == Want::prefetch || request.want == Want::pin;
     auto plain = [&](u32 unit) {  // who writes without faults makes it dirty, whether he will or not
-        if (request.want == Want::pin && local_[unit].plain_pins && words_.tier(unit) == Tier::clean) {
+        if (request.want != Want::pin || !local_[unit].plain_pins) return;
+        if (words_.tier(unit) == Tier::writing) local_[unit].unseen = true;
+        if (words_.tier(unit) == Tier::clean) {
             set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
             local_[unit].unsure = true;
         }

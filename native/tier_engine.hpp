@@ -47,6 +47,7 @@ struct TierProcess {                         // as the engine sees it
     u64 pid = 0;
     bool read_only = false;
     bool again = false;                      // an earlier keeper had it: anything may be mapped in it
+    u32 pins_to_tell = 0;                    // that it has already and tells at once: until then nothing leaves memory
     std::function<void(u64 id, bool good, const std::string& text)> answer;
     // Take them out of its page tables, soon; with a ticket (not 0), and say so.
     std::function<void(const std::vector<u32>& units, u64 ticket)> arm;
@@ -110,6 +111,7 @@ private:
         bool stay = false;                   // leaves memory without its pages
         bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
+        bool unseen = false;                 // a process without faults had it while it was written
     };
     // Units on their way out that leave their pages behind: they are flash when no page table shows them.
     struct Leaving { std::vector<u32> units; std::set<u32> clients; u64 since_ns; };

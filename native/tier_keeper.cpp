@@ -125,6 +125,7 @@ void TierKeeper::hear(Process& process) {
         is.pid = note.pid;
         is.read_only = note.flags & 1;
         is.again = note.flags & 2;
+        is.pins_to_tell = note.flags >> 2;
         is.answer = [socket](u64 id, bool good, const std::string& why) { answer(socket, {note_answer, good, id, 0, 0, 0}, why); };
         is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
             answer(socket, {note_arm, 0, ticket, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});

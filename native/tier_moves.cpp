@@ -482,11 +482,13 @@ void TierEngine::write(const Job& job, char* buffer) {
             const u64 now = error.empty() && !same ? next[at].word : word.word;
             if (local.frozen) frozen_done(unit, {with_tier(now, Tier::flash), word.check}, error);
             const bool wanted = local.pins || (waiters_.count(unit) && std::any_of(waiters_[unit].begin(), waiters_[unit].end(), [](const Waiter& one) { return !one.request || one.request->want == Want::pin; }));
+            const bool unseen = std::exchange(local.unseen, false);
             if (!error.empty()) {
                 set(unit, with_tier(now, Tier::dirty));
-            } else if (local.plain_pins) {
+                local.unsure = false;  // the slot may hold some of it
+            } else if (local.plain_pins || unseen) {
                 set(unit, with_tier(now, Tier::dirty));
-                local.unsure = true;
+                local.unsure = copy || same;  // otherwise it may have changed between the checksum and the disk
             } else {
                 local.unsure = false;
                 set(unit, with_tier(now, drop && !wanted ? Tier::dropping : Tier::clean));

@@ -48,10 +48,13 @@ def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool)
         if not colon or not where or "\0" in where:
             raise BadInput(f"flash={text!r}: expected PATH:SIZE, such as '/var/tmp/shelf:64GiB'")
         path = Path(where).absolute()
-        if path.is_dir():
-            path = path / f"openshelf-{os.getuid()}-{name}-{number}.flash"
-        if not path.parent.is_dir():
-            raise BadInput(f"flash={text!r}: there is no directory {path.parent}")
+        try:
+            if path.is_dir():
+                path = path / f"openshelf-{os.getuid()}-{name}-{number}.flash"
+            if not path.parent.is_dir():
+                raise BadInput(f"flash={text!r}: there is no directory {path.parent}")
+        except OSError as error:  # a name that no file can have
+            raise BadInput(f"flash={text!r}: {error.strerror}") from None
         paths.append(str(path))
         sizes.add(parse_size(size))
     if len(sizes) > 1 or len(set(paths)) < len(paths):

@@ -1,0 +1,298 @@
+"""Transfers between tiers and pins: waited for, polled, awaited, hurried, cancelled, released."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openshelf import Array, Space
+from openshelf.errors import BadInput, Cancelled, NoRoom, NotPermitted
+from tests.processes import Peer, State
+from tests.tiers.conftest import with_faults
+from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, push, tiers, wait_until, words
+
+
+@contextlib.contextmanager
+def stopped_keeper(space: Space) -> Iterator[None]:
+    """What is asked meanwhile is all there when the keeper goes on."""
+    pid = keeper(space)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def flash_array(space: Space, name: str, nbytes: int) -> Array:
+    return demoted(space.put(name, words(len(name), 1, nbytes)))
+
+
+def test_handle_is_waited_for_and_polled(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 4 * MIB)
+    with stopped_keeper(shelf):
+        handle = array.prefetch()
+        assert not handle.wait(0.05)
+        assert not handle.wait(0)
+        assert not handle.done
+        assert "under way" in repr(handle)
+    wait_until(lambda: handle.done)
+    assert handle.wait(0)
+    assert handle.wait()
+    assert (array.tier, handle.nbytes) == ("dram", 4 * MIB)
+
+
+def test_handles_are_awaited_together(shelf: Space) -> None:
+    arrays = [flash_array(shelf, name * 3, 2 * MIB) for name in "abc"]
+
+    async def fetch() -> None:
+        await asyncio.gather(*(one.prefetch() for one in arrays))
+
+    asyncio.run(fetch())
+    assert [one.tier for one in arrays] == ["dram"] * 3
+
+
+def test_dropped_handle_is_done_all_the_same(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 4 * MIB)
+    array.prefetch()
+    wait_until(lambda: array.tier == "dram")
+
+
+def test_later_prefetch_of_higher_priority_comes_first(shelf: Space) -> None:
+    first, slow, urgent = (flash_array(shelf, *what) for what in (("f", 8 * MIB), ("ss", 14 * MIB), ("uuu", MIB)))
+    second_half = slow[slow.nbytes // 16 :]
+
+    def overtakes(how: str) -> bool:
+        with stopped_keeper(shelf):
+            handles = [first.prefetch(), slow.prefetch()]
+            last = urgent.prefetch(priority=10 if how == "at once" else 0)
+            if how == "later":
+                last.prioritise(10)
+        while not last.done:
+            pass
+        overtaken = second_half.tier == "flash"
+        assert all(handle.wait(60) for handle in [*handles, last])
+        for array in (first, slow, urgent):
+            demoted(array)
+        return overtaken
+
+    # This process may be too late to look, but not every time.
+    assert any(overtakes("at once") for _ in range(10))
+    assert any(overtakes("later") for _ in range(10))
+    assert not any(overtakes("never") for _ in range(3))
+
+
+def test_cancelled_prefetch_leaves_the_rest_where_it_is(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 24 * MIB)
+    with stopped_keeper(shelf):
+        handle = array.prefetch()
+        handle.cancel()
+    with pytest.raises(Cancelled):
+        handle.wait(60)
+    with pytest.raises(Cancelled):
+        handle.wait()
+    assert handle.done
+    assert array[-UNIT // 8 :].tier == "flash"
+    assert array.prefetch().wait(60)
+    handle.cancel()
+    assert array.tier == "dram"
+
+
+def test_cancelled_pin_holds_nothing(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 2 * MIB)
+    with stopped_keeper(shelf):
+        pin = array.pin()
+        pin.cancel()
+    with contextlib.suppress(Cancelled):  # all of it may be under way already
+        pin.wait(60)
+        pytest.fail("wait() says that it is pinned")
+    demoted(array)
+    assert tiers(shelf)["pinned_bytes"] == 0
+    assert array.pin().wait(60)
+
+
+def test_cancel_of_what_is_done_changes_nothing(shelf: Space) -> None:
+    array = flash_array(shelf, "a", MIB)
+    pin = array.pin()
+    assert pin.wait(60)
+    pin.cancel()
+    assert pin.wait()
+    with pytest.raises(NotPermitted, match="pinned"):
+        array.demote().wait()
+
+
+def test_pinned_bytes_stay_under_pressure(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 8 * MIB)
+    with array.pin():
+        push(shelf, 3 * DRAM)
+        assert array.tier == "dram"
+        with pytest.raises(NotPermitted, match="pinned"):
+            array.demote().wait()
+        assert tiers(shelf)["pinned_bytes"] >= 8 * MIB
+    assert np.array_equal(shelf["a"].numpy(), words(1, 1, 8 * MIB))
+    demoted(array)
+
+
+def test_part_of_an_array_is_pinned_and_the_rest_moves(shelf: Space) -> None:
+    array = shelf.put("a", words(1, 1, 4 * MIB))
+    with array[: MIB // 8].pin():
+        with pytest.raises(NotPermitted, match="pinned"):
+            array.demote().wait()
+        assert array[: MIB // 8].tier == "dram"
+        assert array[2 * MIB // 8 :].tier == "flash"  # what is not pinned went
+
+
+def test_pins_end_with_their_handles(shelf: Space) -> None:
+    array = shelf.put("a", words(1, 1, MIB))
+    one, two = array.pin(), array.pin()
+    one.wait()
+    two.wait()
+    one.release()
+    one.release()
+    with pytest.raises(NotPermitted):
+        array.demote().wait()
+    del two
+    gc.collect()
+    demoted(array)
+    with array.pin():
+        pass
+    demoted(array)
+
+
+def _pin(state: State) -> None:
+    state["space"] = Space.open("shelf")
+    state["pin"] = state["space"]["a"].pin()
+    state["pin"].wait()
+
+
+@pytest.mark.parametrize("end", ["in order", "killed"])
+def test_pins_end_with_their_process(shelf: Space, end: str) -> None:
+    array = shelf.put("a", words(1, 1, MIB))
+    with Peer() as process:
+        process.call(_pin)
+        with pytest.raises(NotPermitted):
+            array.demote().wait()
+        if end == "killed":
+            process.kill()
+    wait_until(lambda: tiers(shelf)["pinned_bytes"] == 0)
+    demoted(array)
+
+
+def _handle_last(state: State) -> None:
+    space = Space.open("shelf")
+    handle = space["a"].prefetch()
+    handle.wait()
+    space.close()
+    pin = Space.open("shelf")["a"].pin()
+    del space, handle
+    pin.release()
+    del pin
+
+
+def test_handle_is_the_last_to_go(shelf: Space, peer: Peer) -> None:
+    shelf.put("a", words(1, 1, MIB))
+    for _ in range(20):
+        peer.call(_handle_last)
+
+
+def test_pins_outlive_the_keeper(shelf: Space) -> None:
+    array = flash_array(shelf, "a", 4 * MIB)
+    with array.pin():
+        kill_keeper(shelf)
+        keeper(shelf)
+        push(shelf, 2 * DRAM)
+        assert array.tier == "dram"
+        with pytest.raises(NotPermitted, match="pinned"):
+            array.demote().wait()
+    demoted(array)
+
+
+def test_next_keeper_hears_of_very_many_pins(shelf: Space) -> None:
+    array = shelf.zeros("a", (2000, 1024), "uint8")
+    pins = [array[row].pin() for row in range(len(array))]
+    assert all(pin.wait(60) for pin in pins)
+    pinned = tiers(shelf)["pinned_bytes"]
+    kill_keeper(shelf)
+    wait_until(lambda: tiers(shelf)["pinned_bytes"] == pinned)
+    with pytest.raises(NotPermitted, match="pinned"):
+        array.demote().wait()
+    for pin in pins:
+        pin.release()
+    demoted(array)
+
+
+def test_more_than_memory_cannot_be_pinned_or_prefetched(shelf: Space) -> None:
+    big = shelf.zeros("big", 2 * DRAM // 8, "uint64")
+    with pytest.raises(NoRoom, match="dram"):
+        big.prefetch().wait()
+    with pytest.raises(NoRoom, match="dram"):
+        big.pin().wait()
+    with pytest.raises(NoRoom), big.pin():
+        pass
+    assert tiers(shelf)["pinned_bytes"] == 0
+    parts = [big[at : at + MIB] for at in range(0, 4 * MIB, MIB)]
+    held = [part.pin() for part in parts[:2]]
+    assert all(pin.wait(60) for pin in held)
+    pins = [part.pin() for part in parts[2:]]
+    with pytest.raises(NoRoom, match="release pins"):
+        [pin.wait(60) for pin in pins]
+    held[0].release()
+    del pins
+    assert parts[3].pin().wait(60)
+
+
+@with_faults
+def test_pin_makes_bytes_fit_for_system_calls(shelf: Space, mode: str) -> None:
+    """Where faults are for user mode only, a system call into bytes that are not there fails."""
+    array = shelf.put("a", words(1, 1, MIB))
+    view: Any = array.numpy()
+    demoted(array)
+    data = words(2, 2, UNIT).tobytes()
+    reading, writing = os.pipe()
+    os.write(writing, data[:4096])
+    with open(reading, "rb", buffering=0) as file:
+        if mode == "user":
+            with pytest.raises(OSError, match="Bad address"):
+                file.readinto(view[:512])
+        with array.pin():
+            assert file.readinto(view[:512]) == 4096
+    os.close(writing)
+    demoted(array)
+    assert view[:512].tobytes() == data[:4096]
+
+
+@with_faults
+def test_file_is_read_into_bytes_that_are_on_flash(shelf: Space, mode: str) -> None:
+    if mode == "user":
+        pytest.skip("system calls do not wait for user-mode faults: see the test of pin")
+    array = shelf.put("a", words(1, 1, MIB))
+    view: Any = array.numpy()
+    demoted(array)
+    with open("/dev/zero", "rb", buffering=0) as file:
+        assert file.readinto(view[: UNIT // 8]) == UNIT
+    demoted(array)
+    assert not view[: UNIT // 8].any()
+    assert np.array_equal(view[UNIT // 8 :], words(1, 1, MIB)[UNIT // 8 :])
+
+
+def test_wrong_tiers_and_priorities_are_refused(shelf: Space) -> None:
+    array = shelf.put("a", words(1, 1, MIB))
+    for tier in ("dram", "", "cxl"):
+        with pytest.raises(BadInput, match="flash"):
+            array.demote(tier)
+    with pytest.raises(BadInput, match="dram"):
+        array.pin("flash")
+    with pytest.raises(BadInput, match="priority"):
+        array.prefetch(priority=1 << 40)
+    nothing = array[3:3]
+    assert nothing.prefetch().wait()
+    assert nothing.demote().wait()
+    with nothing.pin():
+        pass
