@@ -14,6 +14,7 @@ namespace osf {
 
 constexpr u32 DEPTH = 16;                    // reads under way, or about to be
 constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 512, AHEAD_OLD = 64;         // units
+constexpr const char* PINNED = "not_permitted:a part of it is pinned in dram; release the pins first, those of views in processes without faults among them";
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;
 
 static const char* const watch = std::getenv("OPENSHELF_WATCH");
@@ -159,6 +160,7 @@ bool TierEngine::settle() {
         hidden(at->second);
         at = leaving_.erase(at);
     }
+    if (added_) dispatch();
     std::set<u32> attached{space_->members.slot()};
     for (auto& [number, client] : clients_)
         if (!client.is.pins_to_tell) attached.insert(client.is.member);
@@ -301,6 +303,7 @@ TierEngine::Request* TierEngine::add(u32 client, u64 id, Want want, u32 first, u
     Request* result = request.get();
     if (auto found = clients_.find(client); found != clients_.end()) found->second.requests.insert(result);
     requests_.emplace(std::pair(-priority, request->sequence), std::move(request));
+    added_ = true;
     return result;
 }
 
@@ -416,6 +419,15 @@ void TierEngine::finish(Request& request) {
 }
 
 void TierEngine::dispatch() {
+    do {  // what is begun may want more to be done first
+        added_ = false;
+        begin_requests();
+    } while (added_);
+    if (room() < low_water()) make_room(0);
+    if (jobs_.empty() && running_ == 0) idle_.notify_all();
+}
+
+void TierEngine::begin_requests() {
     for (auto at = requests_.begin(); at != requests_.end();) {
         Request& request = *at->second;
         const bool free = advance(request);
@@ -430,8 +442,6 @@ void TierEngine::dispatch() {
             ++at;
         }
     }
-    if (room() < low_water()) make_room(0);
-    if (jobs_.empty() && running_ == 0) idle_.notify_all();
 }
 
 // False: it waits for something that others may not need.
@@ -482,6 +492,10 @@ bool TierEngine::advance_fill(Request& request) {
             if (!free && (evicting_ || flush_wanted_)) return false;
             if (!free && request.want != Want::touch && !settled_) return false;
             if (!free && request.want != Want::touch) {
+                make_room(most);  // those that it passed over are asked again
+                if (evicting_ || running_ || !jobs_.empty()) return false;
+            }
+            if (!free && request.want != Want::touch) {
                 const char* trouble = words_.head().trouble;
                 request.error = failed_ns_ && now_ns() - failed_ns_ < 2'000'000'000 ? std::string("flash:") + trouble
                                 : "no_room:nothing in dram can make room: what is there is pinned, or must stay";
@@ -526,9 +540,10 @@ bool TierEngine::advance_demote(Request& request) {
                 return false;
             }
             if (local_[unit].pins || unmovable(unit)) {
-                if (local_[unit].pins) request.error = "not_permitted:a part of it is pinned in dram; release the pins first, those of views in processes without faults among them";
+                if (local_[unit].pins) request.error = PINNED;
                 request.next++;  // what shares a unit with something that must stay, stays
                 one_done(request, unit);
+                stable(unit);  // who tries again waits for it
                 continue;
             }
             request.next++;
@@ -596,6 +611,7 @@ void TierEngine::stable(u32 unit) {
         const bool back = request.want == Want::discard && tier != Tier::empty;
         const bool came = request.want == Want::demote && request.id && (tier == Tier::clean || tier == Tier::dirty) && !local_[unit].pins && request.error.empty() &&
                           ++waiter.tries <= 3;  // who uses it all the time keeps it
+        if (request.want == Want::demote && in_memory(tier) && local_[unit].pins && request.error.empty()) request.error = PINNED;
         if (gone || back || came) {
             add(request.client, 0, fills ? Want::touch : request.want, unit, unit + 1, SOONEST);
             waiters_[unit].push_back(waiter);

@@ -134,6 +134,7 @@ private:
     void finish(Request& request);
     void stop_request(Request& request, const std::string& why);
     void dispatch();
+    void begin_requests();
     bool advance(Request& request);          // begins what it can; false: it waits for room
     bool advance_fill(Request& request);
     bool advance_demote(Request& request);
@@ -201,7 +202,7 @@ private:
     std::map<u64, Leaving> leaving_;
     u32 plain_ = 0;                          // processes without faults
     u64 failed_ns_ = 0;                      // when flash last refused a write
-    bool settled_ = false, stop_ = false;
+    bool settled_ = false, stop_ = false, added_ = false;
     TierPolicy policy_;
     std::vector<u64> slots_;                 // bits: taken
     u64 slot_hint_ = 0;
