@@ -341,7 +341,7 @@ def _count_up(state: State, name: str, first: int, step: int, rounds: int, by_vi
 def test_no_store_is_lost_while_the_unit_is_demoted_again_and_again(shelf: Space, mode: str) -> None:
     """Two processes write words of their own, all in one unit."""
     array = shelf.zeros("u", UNIT // 8, "uint64")
-    rounds = 60 if mode == "none" else 300
+    rounds = 20 if mode == "none" else 120
     with Peer() as one, Peer() as other:
         for number, process in enumerate((one, other)):
             process.start(_count_up, "u", number, 16, rounds, mode != "none")
