@@ -16,7 +16,9 @@ from tests.conftest import needs_root
 
 ROOT = Path(__file__).parents[2]
 FILES = ("test_arrays.py", "test_handles.py", "test_errors.py")
-WHICH = "views or process or tensors or store or damaged or pin or touch"  # what faults have to do with
+WHICH = (
+    "views or another_process or store or touch_of or pin_makes or pressure or forked"  # what faults have to do with
+)
 
 
 @needs_root

@@ -15,7 +15,7 @@ from openshelf import Space
 from openshelf.errors import NoRoom, NotPermitted
 from tests.processes import Peer, State
 from tests.tiers.conftest import with_faults
-from tests.tiers.shelves import DRAM, KIB, MIB, UNIT, Words, push
+from tests.tiers.shelves import DRAM, KIB, MIB, UNIT, Words, make, push
 
 SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
 SECONDS = 300.0 if SOAK else 4.0
@@ -152,7 +152,8 @@ class Oracle:
 
 @with_faults
 @pytest.mark.parametrize("seed", range(20) if SOAK else [1, 2, 3])
-def test_every_read_is_right(shelf: Space, home: Path, seed: int) -> None:
+def test_every_read_is_right(home: Path, disk: Path, mode: str, seed: int) -> None:
+    space = make(disk)
     kinds = [(1, 0), (2, 0), (2, 1)][seed % 3]
     peers, plain = ([Peer("forkserver") for _ in range(count)] for count in kinds)
     try:
@@ -163,6 +164,7 @@ def test_every_read_is_right(shelf: Space, home: Path, seed: int) -> None:
         for name, copy in oracle.copies.items():
             for first in range(0, copy.size, MIB):
                 oracle.compare(oracle.peers[0], name, first, min(MIB, copy.size - first))
+        assert not {kind: n for kind, n in space.check().items() if kind not in ("arrays", "bytes") and n}
     finally:
         for peer in peers + plain:
             peer.stop()
