@@ -333,7 +333,7 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
         if (pinned_ + fresh > most)
             return refuse("no_room:" + std::to_string(fresh * UNIT) + " more bytes cannot be pinned: " + std::to_string(pinned_ * UNIT) + " of the " +
                           std::to_string(capacity_ * UNIT) + " bytes of dram are, and some must stay free; release pins, or give the space more dram");
-        const bool plain = !client.is.faults && !client.is.read_only;
+        const bool plain = !client.is.read_only;  // also with faults: devices, and system calls where faults are for user mode only
         client.pins[id] = {first, last, plain};
         for (u32 unit = first; unit < last; unit++) {
             pinned_ += local_[unit].pins++ == 0;

@@ -105,7 +105,7 @@ private:
     };
     struct Local {                           // what only this keeper knows of a unit
         u64 mapped = 0;                      // processes that may have it in their page tables
-        u32 pins = 0, plain_pins = 0;        // the latter by processes without faults: they write unseen
+        u32 pins = 0, plain_pins = 0;        // the latter by who may write unseen: all but those who only read
         bool armed = false, drop = false;    // drop: leaves memory once it is written
         bool vacant = false;                 // on flash, but its pages are there still, of no meaning: the next fill needs no others
         bool stay = false;                   // leaves memory without its pages

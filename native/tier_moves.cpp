@@ -441,7 +441,10 @@ void TierEngine::write(const Job& job, char* buffer) {
     {
         std::lock_guard guard(mutex_);
         copy = plain_ > 0;  // but by those who need no leave
-        for (u32 at = 0; at < job.count; at++) unsure &= local_[job.first + at].unsure;
+        for (u32 at = 0; at < job.count; at++) {
+            copy |= local_[job.first + at].plain_pins > 0;
+            unsure &= local_[job.first + at].unsure;
+        }
     }
     if (copy) std::memcpy(buffer, from, job.count * UNIT), from = buffer;
     TierWord next[RUN];

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,19 @@ FAULTING = [mode for mode in MODES if mode != "none"]
 
 with_faults = pytest.mark.parametrize("mode", FAULTING, indirect=True)
 without_faults = pytest.mark.parametrize("mode", [mode for mode in MODES if mode == "none"], indirect=True)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, where nobody else's writes delay a test; test_kill.py and test_oracle.py use `disk`."""
+    path = Path(tempfile.mkdtemp(prefix="openshelf-flash-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("flash")
 
 
 @pytest.fixture(params=MODES)

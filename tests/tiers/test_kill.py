@@ -27,11 +27,11 @@ WATCHDOG = 60.0
 class Harness:
     """Workers, one of them without faults, and who kills them."""
 
-    def __init__(self, home: Path, tmp_path: Path, seed: int) -> None:
-        self.home, self.random, self.told = home, random.Random(seed), tmp_path / "told"
+    def __init__(self, home: Path, disk: Path, seed: int) -> None:
+        self.home, self.random, self.told = home, random.Random(seed), disk / "told"
         self.context: Any = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["openshelf", "tests.tiers.kill_worker"])
-        self.space = make(tmp_path, "kill")
+        self.space = make(disk, "kill")
         for name in ("begun", "acked"):
             self.space.zeros(name, (WORKERS, ARRAYS + 1), "int64")
         self.space.zeros("counters", UNITS * UNIT // 8, "uint64")
@@ -127,10 +127,8 @@ class Harness:
 @pytest.mark.serial
 @with_faults
 @pytest.mark.parametrize("part", range(10 if SOAK else 1))
-def test_nothing_is_lost_when_keepers_and_processes_are_killed(
-    home: Path, tmp_path: Path, mode: str, part: int
-) -> None:
-    Harness(home, tmp_path, SEED + part).run(kills=200)
+def test_nothing_is_lost_when_keepers_and_processes_are_killed(home: Path, disk: Path, mode: str, part: int) -> None:
+    Harness(home, disk, SEED + part).run(kills=200)
 
 
 def _touch(home: str, place: int) -> None:
