@@ -212,6 +212,13 @@ u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
     return note.id;
 }
 
+void TierClient::hint(const void* at, u64 bytes) {
+    std::lock_guard guard(mutex_);
+    try {
+        send_note(socket_, {note_ask, u32(Want::prefetch), next_++, u64(at), bytes, 0}, {});
+    } catch (const Error&) {}  // no keeper just now
+}
+
 bool TierClient::wait(u64 id, long timeout_ns) {
     std::unique_lock lock(mutex_);
     auto found = pending_.find(id);
