@@ -108,12 +108,7 @@ u64 KvDraft::reserve(u64 most) {
 // In a space with a flash tier: nothing is read that is to be written over; without faults, what cannot be held in memory is not reserved.
 void KvDraft::make_room(std::span<const u32> fresh) {
     pool->forget(fresh);
-    if (!pool->plain()) {                        // pages for the first of them at once, where touches would ask for them one by one
-        std::vector<u32> first(fresh.begin(), fresh.begin() + std::ptrdiff_t(std::min<u64>(fresh.size(), pool->group())));
-        std::sort(first.begin(), first.end());
-        KvHold().take(*pool, first);
-        return;
-    }
+    if (!pool->plain()) return pool->provide(fresh.first(std::min<u64>(fresh.size(), pool->group())));
     const u64 held = hold_.take(*pool, fresh);
     pool->give_back(fresh.subspan(held), owner_);
     slots_.resize(slots_.size() - fresh.size() + held);

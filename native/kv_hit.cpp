@@ -70,11 +70,11 @@ void KvHit::prefetch() {
     else pool->prefetch(slots);
 }
 
-// While some blocks are copied the next ones come; nothing to do where all are in memory.
+// Before block `at` of these is copied: a few at a time are waited for, while more are on their way. Nothing to do where all are in memory.
 static void look_ahead(const KvPool& pool, std::span<const u32> slots, u64 at) {
-    const u64 some = pool.group();
-    if (at == 0) pool.prefetch(slots.first(std::min<u64>(some, slots.size())));
-    if (at % some == 0 && at + some < slots.size()) pool.prefetch(slots.subspan(at + some, std::min<u64>(some, slots.size() - at - some)));
+    const u64 group = pool.group(), few = std::max<u64>(1, group / 8);
+    if (at % group == 0) pool.prefetch(slots.subspan(at, std::min<u64>(2 * group, slots.size() - at)));
+    if (at % few == 0) pool.bring(slots.subspan(at, std::min<u64>(few, slots.size() - at)));
 }
 
 void KvHit::count(u64 queried) { pool->count_match(slots.empty() ? NO_SLOT : slots.back(), queried, slots.size()); }

@@ -87,7 +87,9 @@ public:
     // With a flash tier
     bool plain() const;                                      // this process has no faults: what it uses of the blocks it must hold
     void prefetch(std::span<const u32> slots) const;         // asked for, not waited for
+    void bring(std::span<const u32> slots) const;            // waited for: an error, where a touch could only end the process
     void forget(std::span<const u32> slots) const noexcept;  // bytes on flash that are about to be written over, as far as nothing else is there
+    void provide(std::span<const u32> slots) const;          // pages for them at once, where touches would ask for them one by one
     KvPlaces places() const;
     bool durable() const;
     void flush() const;

@@ -1,6 +1,7 @@
 #include "kv_tiers.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include "kv_pool.hpp"
 #include "tier_client.hpp"
@@ -64,28 +65,50 @@ u64 KvPool::group() const {
     return std::max<u64>(1, most / head_->stride);
 }
 
-// What is not in memory of them, unit by unit; as much as memory has room for, so that the last ones do not drive out the first.
-void KvPool::prefetch(std::span<const u32> slots) const {
-    TierClient* tiers = space->tiers.get();
-    if (!tiers) return;
-    const TierWords& words = tiers->words();
-    const u64 capacity = words.head().capacity, pinned = std::min(capacity, load(words.head().pinned));
-    u64 room = (capacity - pinned) / 4 * 3, first = 0, end = 0;
-    u32 notes = 0;
-    auto send = [&] {
-        if (first < end) tiers->hint(tiers->unit(first), (end - first) * UNIT), notes++;
+// Calls `work` for runs of units that are on flash, or on their way, of these blocks.
+template <class F>
+static void each_missing(const KvPool& pool, std::span<const u32> slots, u64 room, F work) {
+    TierClient& tiers = *pool.space->tiers;
+    const u64 bytes = pool.head().block_bytes, longest = std::max<u64>(RUN, tiers.words().head().capacity / 8);
+    u64 first = 0, end = 0;
+    auto pass = [&] {
+        if (first < end) work(tiers.unit(first), (end - first) * UNIT);
     };
     for (u32 slot : slots) {
-        const char* at = block(slot);
-        for (u64 unit = tiers->unit_at(at), last = tiers->unit_at(at + head_->block_bytes - 1); unit <= last; unit++) {
-            const Tier tier = words.tier(unit);
+        const char* at = pool.block(slot);
+        for (u64 unit = tiers.unit_at(at), last = tiers.unit_at(at + bytes - 1); unit <= last; unit++) {
+            const Tier tier = tiers.words().tier(unit);
             if (in_memory(tier) || tier == Tier::empty || (unit >= first && unit < end)) continue;
-            if (unit != end || end - first >= capacity / 4) send(), first = end = unit;
-            if (!room-- || notes >= NOTES_MAX) return send();
+            if (unit != end || end - first >= longest) pass(), first = end = unit;
+            if (!room--) return;
             end++;
         }
     }
-    send();
+    pass();
+}
+
+// As much as memory has room for, so that the last ones do not drive out the first.
+void KvPool::prefetch(std::span<const u32> slots) const {
+    if (!space->tiers) return;
+    const TiersHead& head = space->tiers->words().head();
+    u32 notes = 0;
+    each_missing(*this, slots, (head.capacity - std::min(head.capacity, load(head.pinned))) / 4 * 3, [&](const char* at, u64 bytes) {
+        if (notes++ < NOTES_MAX) space->tiers->hint(at, bytes);
+    });
+}
+
+void KvPool::bring(std::span<const u32> slots) const {
+    std::vector<u64> asked;
+    each_missing(*this, slots, ~0ull, [&](const char* at, u64 bytes) { asked.push_back(space->tiers->ask(Want::prefetch, at, bytes, 0)); });
+    std::exception_ptr trouble;
+    for (u64 id : asked) {
+        try {
+            space->tiers->wait(id, -1);
+        } catch (const Error& error) {
+            if (error.code != Code::no_room) trouble = std::current_exception();
+        }
+    }
+    if (trouble) std::rethrow_exception(trouble);
 }
 
 void KvPool::forget(std::span<const u32> slots) const noexcept {
@@ -109,6 +132,14 @@ void KvPool::forget(std::span<const u32> slots) const noexcept {
             tiers->wait(id, -1);
         } catch (const Error&) {}                // then they are read to be written over
     }
+}
+
+void KvPool::provide(std::span<const u32> slots) const {
+    std::vector<u32> missing;
+    for (u32 slot : slots)
+        if (auto is = space->tiers->tiers(block(slot), head_->stride); is.flash || is.empty) missing.push_back(slot);
+    std::sort(missing.begin(), missing.end());
+    KvHold().take(*this, missing);
 }
 
 KvPlaces KvPool::places() const {

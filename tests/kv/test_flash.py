@@ -62,6 +62,7 @@ def demote(space: Space, address: int, nbytes: int) -> None:
 
 def end(pid: int) -> None:
     """By SIGKILL, and waits until it is gone."""
+    assert pid > 1
     os.kill(pid, signal.SIGKILL)
     while alive(pid):
         time.sleep(0.001)
