@@ -72,6 +72,7 @@ private:
     void hand_over(int socket, bool again, size_t pins = 0);
     void watch();
     void heard(int socket, const Note& note, std::string& text);
+    void unmap(const std::string& units);     // of a note_arm: the next touch will be noticed; the bytes stay
     bool find_keeper(int& socket);            // false: this object goes
     void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
 
