@@ -63,6 +63,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 	$(BIN)/python bench/kv_peers.py
+	$(BIN)/python bench/kv_flash.py
 	$(BIN)/python bench/kv_trace.py
 	$(BIN)/python bench/tiers_policy.py
 	$(BIN)/python bench/hosts.py

@@ -23,13 +23,14 @@ static u64 expiry(u64 ttl_ns) { return ttl_ns ? wall_ns() + ttl_ns : 0; }
 
 // Without the GIL, where it is worth the while.
 template <class F>
-static auto freely(u64 tokens, F work) {
+static auto freely(bool much, F work) {
     std::optional<nb::gil_scoped_release> release;
-    if (tokens > 2048) release.emplace();
+    if (much) release.emplace();
     return work();
 }
 
 static Pool open_pool(std::shared_ptr<Space> space, std::string_view name) {
+    nb::gil_scoped_release release;
     Held held = space->find(name);
     if (!held) return nullptr;
     return std::make_shared<KvPool>(std::move(space), held);
@@ -54,9 +55,11 @@ static Pool make_pool(std::shared_ptr<Space> space, std::string name, u64 block_
 static KvHit match(const Pool& pool, nb::bytes root, nb::handle tokens, bool verify, bool count) {
     Tokens given(tokens);
     KvKey key = root_of(root);
-    return freely(given.span.size(), [&] {
+    return freely(given.span.size() > 2048 || pool->plain(), [&] {
         KvHit hit(pool, key, given.span, verify);
-        if (count) hit.count(given.span.size() / pool->head().block_tokens);
+        if (!count) return hit;
+        hit.prefetch();
+        hit.count(given.span.size() / pool->head().block_tokens);
         return hit;
     });
 }
@@ -129,6 +132,9 @@ static nb::dict stats(const KvPool& pool) {
     result["block_tokens"] = stats.block_tokens;
     result["capacity_blocks"] = stats.slots;
     result["blocks"] = stats.live;
+    const KvPlaces places = pool.places();
+    result["dram_blocks"] = places.dram;
+    result["flash_blocks"] = places.flash;
     result["free_blocks"] = stats.free;
     result["filling_blocks"] = stats.filling;
     result["queries"] = stats.queries;
@@ -224,6 +230,10 @@ void bind_kv(nb::module_& m) {
         .def("clear", [](KvPool& pool, std::optional<std::string_view> tenant) { nb::gil_scoped_release release; return pool.clear(tenant ? &*tenant : nullptr); }, "tenant"_a.none())
         .def("stats", stats)
         .def("audit", audit)
+        .def("flush", [](const KvPool& pool) { nb::gil_scoped_release release; pool.flush(); })
+        .def_prop_ro("durable", &KvPool::durable)
+        .def_prop_ro("read_only", [](const KvPool& pool) { return pool.space->read_only(); })
+        .def_static("metadata_bytes", [](u64 block_bytes, u32 block_tokens, u32 slots) { return kv_head({block_bytes, block_tokens, slots}).data_at; })
         .def("check_usable", &KvPool::check_usable)
         .def_prop_ro("facts", [](const KvPool& pool) {
             const KvHead& head = pool.head();

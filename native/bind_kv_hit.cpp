@@ -41,6 +41,7 @@ static void bind_hit(nb::module_& m) {
         .def("view", [](nb::handle self, u16 dtype, nb::tuple shape, u64 block, u64 offset) {
             return view_at(self, dtype, shape, offset_of(*nb::inst_ptr<KvHit>(self), block, offset));
         })
+        .def("prefetch", [](KvHit& hit) { nb::gil_scoped_release release; hit.prefetch(); })
         .def("count", &KvHit::count)
         .def("offset", offset_of)
         .def("writable", [](nb::object self) { return Writable{self}; })

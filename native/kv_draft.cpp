@@ -92,6 +92,7 @@ u64 KvDraft::reserve(u64 most) {
     need_owner();
     const u64 left = keys_.size() - next_ - slots_.size(), from = slots_.size();
     pool->allocate(u32(std::min(most, left)), tenant_, slots_);
+    if (pool->space->tiers) make_room(std::span(slots_).subspan(from));
     for (u64 at = from; at < slots_.size(); at++) {
         pool->touch(slots_[at]);
         if (!nonce_) {
@@ -102,6 +103,15 @@ u64 KvDraft::reserve(u64 most) {
         }
     }
     return slots_.size();
+}
+
+// In a space with a flash tier: nothing is read that is to be written over; without faults, what cannot be held in memory is not reserved.
+void KvDraft::make_room(std::span<const u32> fresh) {
+    pool->forget(fresh);
+    if (!pool->plain()) return pool->provide(fresh.first(std::min<u64>(fresh.size(), pool->group())));
+    const u64 held = hold_.take(*pool, fresh);
+    pool->give_back(fresh.subspan(held), owner_);
+    slots_.resize(slots_.size() - fresh.size() + held);
 }
 
 void KvDraft::write(u64 first, const KvPieces& from) {
@@ -139,6 +149,7 @@ KvStored KvDraft::publish() {
         result_.present += slots_.size() - fresh;
         next_ += slots_.size();
         slots_.clear();
+        hold_.drop();
     }
     if (keys_.empty()) return result_;
     result_.blocks = keys_.size();
@@ -149,6 +160,7 @@ KvStored KvDraft::publish() {
 void KvDraft::abandon() noexcept {
     pool->give_back(slots_, owner_);
     slots_.clear();
+    hold_.drop();
 }
 
 KvStored kv_put_value(KvDraft& draft, const char* from) {
@@ -160,8 +172,7 @@ KvStored kv_put_value(KvDraft& draft, const char* from) {
 }
 
 KvStored kv_put(KvDraft& draft, u64 first, const KvPieces& from) {
-    constexpr u64 GROUP = 32 * MIB;
-    const u64 group = std::max<u64>(1, GROUP / draft.pool->head().stride);
+    const u64 group = draft.pool->group();
     if (first > draft.next())
         throw Error(Code::bad_input, "the pool has " + std::to_string(draft.next()) + " blocks of this prompt, but what is put begins with block " +
                                          std::to_string(first) + ": put from there on, or from the start");

@@ -41,6 +41,7 @@ public:
 private:
     bool make_way(const KvKey& root, std::span<const u8> name);
     u64 unexpired(u64 present, u32& slot, KvPin& held) const;
+    void make_room(std::span<const u32> fresh);
     void need_owner() const;                     // a forked child must not go on with its parent's slots
     u64 block_tokens() const { return pool->head().block_tokens; }
 
@@ -51,6 +52,7 @@ private:
     KvUse use_;
     u32 tenant_ = 0, last_ = NO_SLOT, owner_ = 0;
     KvPin pin_;                                  // on the block before `next`
+    KvHold hold_;                                // on the reserved ones, without faults
 };
 
 // All of it, in groups, so that a part is there for others while the rest is copied.

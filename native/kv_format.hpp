@@ -9,7 +9,7 @@
 //   free       u32         4 bytes a slot: a stack of free slots; derived
 //   tables     KvTables    what the policy has learned: a hint
 //   ghosts     KvGhost     16 bytes each, 16 a slot, in sets of four: blocks that were evicted for want of room; hints
-//   data       bytes       stride a slot, page-aligned: the blocks
+//   data       bytes       stride a slot, page-aligned, larger ones by 64 KiB: the blocks. In a space with a flash tier they may be there
 //
 // A block is free, being filled by one member, live, or leaving. Entries are the truth: counts, leaves and free stack are made again
 // from them when a process died with the pool's lock. Hints say only which leaf goes first: nothing else depends on them, whatever they hold. A live entry's parent is live; so who keeps a block keeps all before it.
@@ -24,7 +24,6 @@ namespace osf {
 constexpr u32 KV_VERSION = 1;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
-constexpr u32 NO_SLOT = ~0u;
 constexpr u32 KV_FETCHERS = 64;
 constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
 constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
@@ -105,5 +104,7 @@ struct KvShape {
 
 // The head of a pool with these sizes, without id and check.
 KvHead kv_head(const KvShape& shape);
+// Where the blocks of the pool in these bytes begin; 0: there is none, or not yet.
+u64 kv_blocks_at(const char* pool, u64 nbytes);
 
 }  // namespace osf

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tier_client.hpp"
+
 namespace osf {
 
 constexpr u64 AHEAD = 64;  // blocks that are hashed before looking whether the last of them is there
@@ -63,6 +65,18 @@ u64 KvHit::unexpired() const {
     return good;
 }
 
+void KvHit::prefetch() {
+    if (pool->plain()) cut(hold_.take(*pool, slots));
+    else pool->prefetch(slots);
+}
+
+// Before block `at` of these is copied: a few at a time are waited for, while more are on their way. Nothing to do where all are in memory.
+static void look_ahead(const KvPool& pool, std::span<const u32> slots, u64 at) {
+    const u64 group = pool.group(), few = std::max<u64>(1, group / 8);
+    if (at % group == 0) pool.prefetch(slots.subspan(at, std::min<u64>(2 * group, slots.size() - at)));
+    if (at % few == 0) pool.bring(slots.subspan(at, std::min<u64>(few, slots.size() - at)));
+}
+
 void KvHit::count(u64 queried) { pool->count_match(slots.empty() ? NO_SLOT : slots.back(), queried, slots.size()); }
 
 // From the last that seems to be there down to one that can be held; then all before it are held too, and its parents say where they are.
@@ -121,7 +135,9 @@ void KvHit::read(u64 block, u64 count, const KvPieces& into) const {
         (!into.table.empty() && into.table.size() < count))
         throw Error(Code::bad_input, "blocks " + std::to_string(block) + " to " + std::to_string(block + count) + " of a match of " + std::to_string(slots.size()) + " cannot be read like that");
     const bool past = count * pieces * into.bytes >= KV_PAST_CACHES;
+    const bool tiered = pool->space->tiers && !pool->plain();
     for (u64 at = 0; at < count; at++) {
+        if (tiered) look_ahead(*pool, std::span(slots).subspan(block, count), at);
         const char* from = pool->block(slots[block + at]) + into.first * into.bytes;
         for (u64 piece = 0; piece < pieces; piece++)
             kv_copy(into.at(piece, at), from + piece * into.bytes, into.bytes, past);
@@ -132,8 +148,15 @@ void KvHit::read(u64 block, u64 count, const KvPieces& into) const {
 void KvHit::read_value(char* into) const {
     const u64 size = pool->head().block_bytes;
     const bool past = nbytes >= KV_PAST_CACHES;
-    for (u64 at = 0; at < slots.size() && at * size < nbytes; at++)
-        kv_copy(into + at * size, pool->block(slots[at]), std::min(size, nbytes - at * size), past);
+    auto& tiers = pool->space->tiers;
+    for (u64 at = 0; at < slots.size() && at * size < nbytes; at++) {
+        char *to = into + at * size, *from = pool->block(slots[at]);
+        const u64 bytes = std::min(size, nbytes - at * size);
+        auto copy = [&](const char* part, u64 some) { kv_copy(to + (part - from), part, some, past); };
+        if (tiers && !tiers->plain()) look_ahead(*pool, slots, at);
+        if (tiers) tiers->within(from, bytes, copy);
+        else copy(from, bytes);
+    }
     if (past) kv_copied();
 }
 

@@ -22,6 +22,9 @@ public:
     KvHit(std::shared_ptr<KvPool> pool, const KvKey& name_key);                         // a plain value
     KvHit(KvHit&&) = default;
 
+    // In a space with a flash tier: asks for its blocks ahead of their use. Without faults it holds them in memory, and waits for that; what
+    // there is no room for is cut off.
+    void prefetch();
     void count(u64 queried);                     // in the pool's statistics, and as a use of the last block
     void read(u64 block, u64 count, const KvPieces& into) const;
     void read_value(char* into) const;           // all of nbytes
@@ -37,6 +40,7 @@ private:
     void cut(u64 blocks);
     void drop();
     KvPin pin_;
+    KvHold hold_;
 };
 
 // Lets go of it; then it goes, and those before it that nobody else needs, but the first `keep`. How many blocks went.

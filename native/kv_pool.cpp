@@ -8,6 +8,7 @@
 
 #include "kv_policy.hpp"
 #include "sync.hpp"
+#include "tier_client.hpp"
 
 namespace osf {
 
@@ -45,9 +46,16 @@ KvHead kv_head(const KvShape& shape) {
     part(head.free_at, 4 * slots);
     part(head.tables_at, sizeof(KvTables));
     part(head.ghosts_at, sizeof(KvGhost) * KV_GHOSTS * slots);
-    head.data_at = align_up(at, PAGE);
+    head.data_at = align_up(at, shape.block_bytes >= UNIT ? UNIT : PAGE);
     head.bytes = head.data_at + head.stride * slots;
     return head;
+}
+
+u64 kv_blocks_at(const char* pool, u64 nbytes) {
+    const KvHead& head = *reinterpret_cast<const KvHead*>(pool);
+    const bool good = nbytes >= PAGE && !std::memcmp(head.magic, KV_MAGIC, sizeof KV_MAGIC) && head.check == head_check(head) && head.data_at >= PAGE &&
+                      head.data_at % PAGE == 0 && head.data_at <= head.bytes && head.bytes <= nbytes;
+    return good ? head.data_at : 0;
 }
 
 void KvPool::format(Space& space, const Held& held, const KvShape& shape) {
@@ -55,6 +63,8 @@ void KvPool::format(Space& space, const Held& held, const KvShape& shape) {
     if (!shape.slots || shape.slots >= 1u << 30 || space.record(held).nbytes < head.bytes)
         throw Error(Code::bad_input, "a pool of " + std::to_string(shape.slots) + " blocks does not fit the array that was made for it");
     char* base = space.bytes(held);
+    KvHold hold;                                 // until the head says what must stay in memory
+    if (space.tiers) hold.take(*space.tiers, base, head.data_at);
     std::memset(base, 0, head.data_at);  // the array may be of recycled memory; blocks are overwritten before they are read
     u32* free = reinterpret_cast<u32*>(base + head.free_at);
     for (u32 at = 0; at < shape.slots; at++) free[at] = shape.slots - 1 - at;  // taken from the end: lowest first, so prompts lie in order
@@ -77,6 +87,15 @@ KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), hel
     };
     const u64 nbytes = space->record(held).nbytes;
     char* base = space->bytes(held);
+    auto hold = [&](u64 bytes) {
+        try {
+            hold_metadata(base, bytes);
+        } catch (const Error&) {
+            space->release(held_);
+            throw;
+        }
+    };
+    hold(std::min(nbytes, PAGE));
     head_ = reinterpret_cast<KvHead*>(base);
     if (space->record(held).kind != kind_pool || nbytes < PAGE || std::memcmp(head_->magic, KV_MAGIC, sizeof KV_MAGIC))
         refuse(Code::name_taken, "it is something else; give the pool another name=");
@@ -85,6 +104,7 @@ KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), hel
                                         std::to_string(KV_VERSION) + "; delete it, or give the pool another name=");
     if (head_->check != head_check(*head_) || head_->bytes > nbytes || !head_->slots || !std::has_single_bit(head_->buckets))
         refuse(Code::corrupt, "its head is damaged; delete it");
+    hold(head_->data_at);
     tenants_ = reinterpret_cast<KvTenant*>(base + head_->tenants_at);
     heads_ = reinterpret_cast<u32*>(base + head_->heads_at);
     entries_ = reinterpret_cast<KvEntry*>(base + head_->entries_at);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kv_hash.hpp"
+#include "kv_tiers.hpp"
 #include "space.hpp"
 
 namespace osf {
@@ -67,7 +68,8 @@ public:
     // Writing
     u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
     u32 take_some(u32 want, u32 tenant, std::vector<u32>& out);
-    void touch(u32 slot);                                    // before it is filled: maps its pages
+    u64 group() const;                                       // blocks that are filled, or asked for, at a time
+    void touch(u32 slot);                                    // before it is filled: maps its pages; not with a flash tier
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
     // The filled slots as blocks after `parent` (NO_SLOT: first ones), which is held by `pin`; both move on to the last of them. Blocks that came
     // meanwhile stay, and ours go; `whole`: if the first one came, all of ours. How many were new.
@@ -81,6 +83,16 @@ public:
     u32 clear(const std::string_view* tenant);               // null: of all
     bool stick(u32 slot, bool on);
     void tend(u64 every_ns);                                 // what dead processes left and what has expired, if not done so lately
+
+    // With a flash tier
+    bool plain() const;                                      // this process has no faults: what it uses of the blocks it must hold
+    void prefetch(std::span<const u32> slots) const;         // asked for, not waited for
+    void bring(std::span<const u32> slots) const;            // waited for: an error, where a touch could only end the process
+    void forget(std::span<const u32> slots) const noexcept;  // bytes on flash that are about to be written over, as far as nothing else is there
+    void provide(std::span<const u32> slots) const;          // pages for them at once, where touches would ask for them one by one
+    KvPlaces places() const;
+    bool durable() const;
+    void flush() const;
 
     KvStats stats() const;
     KvAudit audit();
@@ -109,6 +121,7 @@ private:
         KvPool& pool_;
     };
 
+    void hold_metadata(char* base, u64 bytes);
     u32 find_tenant(u64 id) const;                           // NO_SLOT: there is none
     u64 offset_of(u32 slot) const { return entries_offset_ + u64(slot) * sizeof(KvEntry); }
     bool valid(u32 slot) const { return slot < head_->slots; }
@@ -142,6 +155,7 @@ private:
     u64 random();
 
     Held held_;
+    KvHold metadata_;                                        // without faults
     KvHead* head_ = nullptr;
     KvTenant* tenants_ = nullptr;
     u32* heads_ = nullptr;

@@ -70,7 +70,7 @@ u32 KvPool::take_some(u32 want, u32 tenant, std::vector<u32>& out) {
 
 // A process's first store into a page of shared memory costs a fault; its first load maps sixteen pages at once, and writable.
 void KvPool::touch(u32 slot) {
-    if (touched_[slot].exchange(true, std::memory_order_relaxed)) return;
+    if (space->tiers || touched_[slot].exchange(true, std::memory_order_relaxed)) return;
     const volatile char* at = block(slot);
     for (u64 offset = 0; offset < head_->stride; offset += PAGE) (void)at[offset];
 }

@@ -35,6 +35,7 @@ constexpr u64 SLAB_MAX = 8192;              // larger blocks are extents
 constexpr u64 MEMBERS = 1024;
 constexpr u64 PINS_AT = 1 * MIB, PINS_BYTES = 4 * MIB;  // per member: half a million pins
 constexpr u64 NAME_MAX_BYTES = 1024;
+constexpr u32 NO_SLOT = ~0u;                // of a pool's blocks, of flash
 
 constexpr u64 OFFSET = 0xffffffffffffull;   // of a root or an index word: from the base
 constexpr u64 TABLE = OFFSET & ~63ull;       // of a table word: the rest is its generation and size

@@ -1,6 +1,7 @@
 // Arrays: made as drafts, published by one word in the index, found without a lock, removed, renamed.
 #include "space.hpp"
 
+#include "sync.hpp"
 #include "tier_client.hpp"
 
 #include <algorithm>
@@ -87,7 +88,8 @@ void Space::try_make(const Spec& spec, bool zero, Held& held) {
     u64 keep = zero ? 0 : spec.nbytes;
     if (tiers) tiers->clear(block, data.capacity(ref), keep);
     else if (!zeroed) std::memset(block + keep, 0, data.capacity(ref) - keep);
-    if (tiers && spec.kind && ref & EXTENT) tiers->provide(block, data.capacity(ref));  // what native code uses never leaves memory
+    // What native code uses never leaves memory; of a pool that is not all, and its maker sees to it.
+    if (tiers && spec.kind && spec.kind != kind_pool && ref & EXTENT) tiers->provide(block, data.capacity(ref));
     record.check = record_check(record, offset);
     if (spec.name.empty()) store(record.state, u64(gone));
     step();

@@ -90,7 +90,12 @@ void TierClient::hand_over(int socket, bool again, size_t pins) {
     Note note{note_attach, u32(read_only_) | u32(again) << 1 | u32(pins) << 2, 0, space_.members.slot(), faults_ >= 0, u64(getpid())};
     std::string text;
     send_note(socket, note, {}, faults_);
-    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
+    for (;;) {
+        if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
+        if (note.kind != note_arm) break;
+        unmap(text);                          // attached means: spoken to, perhaps before the answer
+        if (note.id) send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
+    }
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
 
@@ -103,15 +108,19 @@ void TierClient::watch() {
     } while (find_keeper(socket));
 }
 
+void TierClient::unmap(const std::string& units) {
+    for (size_t at = 0; at + 4 <= units.size(); at += 4) {
+        u32 unit;
+        std::memcpy(&unit, units.data() + at, 4);
+        u32 end = unit + 1;  // neighbours are listed one after the other
+        for (u32 more; at + 8 <= units.size() && (std::memcpy(&more, units.data() + at + 4, 4), more == end); at += 4) end++;
+        madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
+    }
+}
+
 void TierClient::heard(int socket, const Note& note, std::string& text) {
-    if (note.kind == note_arm) {  // the next touch will be noticed; the bytes stay
-        for (size_t at = 0; at + 4 <= text.size(); at += 4) {
-            u32 unit;
-            std::memcpy(&unit, text.data() + at, 4);
-            u32 end = unit + 1;  // neighbours are listed one after the other
-            for (u32 more; at + 8 <= text.size() && (std::memcpy(&more, text.data() + at + 4, 4), more == end); at += 4) end++;
-            madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
-        }
+    if (note.kind == note_arm) {
+        unmap(text);
         if (!note.id) return;
         std::lock_guard guard(mutex_);
         try {
@@ -210,6 +219,13 @@ u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
         send_note(socket_, note, {});
     } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
     return note.id;
+}
+
+void TierClient::hint(const void* at, u64 bytes) {
+    std::lock_guard guard(mutex_);
+    try {
+        send_note(socket_, {note_ask, u32(Want::prefetch), next_++, u64(at), bytes, 0}, {});
+    } catch (const Error&) {}  // no keeper just now
 }
 
 bool TierClient::wait(u64 id, long timeout_ns) {

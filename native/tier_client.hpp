@@ -40,7 +40,11 @@ public:
     void stop();                              // before the space goes: who still has this object uses it no more
     TierWords& words() { return words_; }
 
+    u64 unit_at(const void* at) const { return (u64(at) - data_at_) / UNIT; }
+    char* unit(u64 number) const { return reinterpret_cast<char*>(data_at_ + number * UNIT); }
+
     u64 ask(Want want, const void* at, u64 bytes, int priority);     // a number to wait for
+    void hint(const void* at, u64 bytes);     // a prefetch that nobody waits for, nor hears of again
     bool wait(u64 id, long timeout_ns);       // false: the time is over. Throws what went wrong; afterwards the number is forgotten
     bool done(u64 id);
     void cancel(u64 id);
@@ -68,9 +72,9 @@ private:
     void hand_over(int socket, bool again, size_t pins = 0);
     void watch();
     void heard(int socket, const Note& note, std::string& text);
+    void unmap(const std::string& units);     // of a note_arm: the next touch will be noticed; the bytes stay
     bool find_keeper(int& socket);            // false: this object goes
     void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
-    u64 unit_at(const void* at) const { return (u64(at) - data_at_) / UNIT; }
 
     Space& space_;
     Options options_;

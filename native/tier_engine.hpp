@@ -145,6 +145,7 @@ private:
 
     // tier_moves.cpp
     bool unmovable(u32 unit) const;          // something that must always be in memory is there
+    bool of_blocks(u64 record, u64 page) const;
     bool unused(u32 unit) const;             // nothing is there
     void make_room(u64 wanted);
     bool protect(u32 unit);                  // in every process that may have it mapped; false: one could not be

@@ -9,12 +9,14 @@
 
 #include "faults.hpp"
 #include "journal.hpp"
+#include "kv_format.hpp"
+#include "sync.hpp"
 #include "tier_engine.hpp"
 
 namespace osf {
 
 // Slabs hold what is small and often waited for with futexes; locks, channels and pools' heads are used by native code that
-// does not expect to wait for a disk.
+// does not expect to wait for a disk. The blocks of pools are not: they may be as many as flash holds.
 bool TierEngine::unmovable(u32 unit) const {
     if (space_->data.is_slab(unit)) return true;
     u32 last = 0;
@@ -23,9 +25,20 @@ bool TierEngine::unmovable(u32 unit) const {
         if (!owner || owner == last) continue;
         last = owner;
         const u64 offset = u64(owner) * 64;
-        if (space_->meta.contains(offset) && space_->meta.slot_taken(offset) && load(space_->record(offset).kind) != 0) return true;
+        if (!space_->meta.contains(offset) || !space_->meta.slot_taken(offset)) continue;
+        const u8 kind = load(space_->record(offset).kind);
+        if (kind == kind_pool ? !of_blocks(offset, page) : kind != 0) return true;
     }
     return false;
+}
+
+// Whether a page of a pool's array, and so what follows it there, is of its blocks.
+bool TierEngine::of_blocks(u64 record, u64 page) const {
+    const Record& pool = space_->record(record);
+    const u64 ref = load(pool.data), first = extent_page(ref);
+    if (!(ref & EXTENT) || page < first || page >= first + extent_pages(ref) || !in_memory(words_.tier(first / CHUNK_PAGES))) return false;
+    const u64 blocks_at = kv_blocks_at(space_->data.pointer(ref), std::min(pool.nbytes, extent_pages(ref) * PAGE));
+    return blocks_at && (page - first) * PAGE >= blocks_at;
 }
 
 bool TierEngine::unused(u32 unit) const { return (load(space_->data.bits()[u64(unit) * CHUNK_PAGES / 64]) >> (u64(unit) * CHUNK_PAGES % 64) & 0xffff) == 0; }

@@ -40,7 +40,6 @@ struct TierWord {
 static_assert(sizeof(TierWord) == 16);
 constexpr Tier tier_of(u64 word) { return Tier(word & 15); }
 constexpr u64 generation_of(u64 word) { return word >> 4 & 0xfffffff; }
-constexpr u32 NO_SLOT = ~0u;
 constexpr u32 slot_of(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT if it has none
 constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xfffffff) << 4 | u64(slot + 1) << 32; }
 constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~15ull) | u64(tier); }

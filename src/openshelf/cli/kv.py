@@ -17,6 +17,8 @@ from openshelf.space import Space, format_size
 _ROWS = {
     "room": "capacity_blocks",
     "in use": "blocks",
+    "of these, in dram": "dram_blocks",
+    "on flash": "flash_blocks",
     "being filled": "filling_blocks",
     "asked for": "queried_blocks",
     "found": "hit_blocks",
@@ -82,7 +84,9 @@ def run_stat(args: argparse.Namespace) -> int:
     console.print(table)
     console.print(
         f"{pool['block_tokens']} tokens and {format_size(pool['block_bytes'])} a block; "
-        f"{pool['queries']:,} look-ups, hit rate {_rate(pool)}"
+        f"{pool['queries']:,} look-ups, hit rate {_rate(pool)}; "
+        f"{format_size(pool['dram_blocks'] * pool['block_bytes'])} in dram, "
+        f"{format_size(pool['flash_blocks'] * pool['block_bytes'])} on flash"
     )
     if any(pool["tenants"]):
         tenants = Table("tenant", "blocks", "quota")

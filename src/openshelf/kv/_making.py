@@ -59,10 +59,13 @@ def _alone(directory: str) -> Iterator[None]:
 def _slots(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:
     stats = core.stats()
     room = int(stats["largest_free"]) * 9 // 10 if capacity is None else parse_size(capacity)
+    tiers = core.tiers  # with a flash tier blocks come and go, but what the pool knows of them stays in dram
+    memory = room if tiers is None else int(tiers.counts()["dram_budget"]) // 2
     low, high = 0, min(_SLOTS_MAX, room // block_bytes)
     while low < high:
         middle = (low + high + 1) // 2
-        if _core.KVCore.bytes_needed(block_bytes, block_tokens, middle) <= room:
+        known = _core.KVCore.metadata_bytes(block_bytes, block_tokens, middle)
+        if known <= memory and _core.KVCore.bytes_needed(block_bytes, block_tokens, middle) <= room:
             low = middle
         else:
             high = middle - 1

@@ -107,6 +107,7 @@ class KVPool:
         found = self._core.match(self._root, given, self.verify, False)
         if len(found) < blocks and self._homes.fetch(self._core.draft_to_fetch(self._root, given, self._tenant)):
             found = self._core.match(self._root, given, self.verify, False)
+        found.prefetch()
         found.count(blocks)
         return Hit(found, self._geometry)
 
@@ -231,17 +232,25 @@ class KVPool:
     # The whole
 
     def stats(self) -> dict[str, Any]:
-        """Capacity and use in blocks, and what was asked, found, stored, fetched, evicted and declined so far, by all
-        processes of this host."""
+        """Capacity and use in blocks, how many are in dram and on flash, and what was asked, found, stored, fetched,
+        evicted and declined so far, by all processes of this host."""
         return facts_of(self._core)
 
     def check(self) -> dict[str, int]:
         """Walks all blocks and counts what should not be: leaked, orphaned, unfindable or miscounted ones."""
         return self._core.audit()
 
+    def flush(self) -> None:
+        """Of a durable space: what was put before is there after a restart or a power cut. Waits for the disk; of the
+        whole space, as Space.flush(). BadInput if the space is not durable."""
+        self._core.flush()
+
     def close(self) -> None:
-        """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail."""
-        self._native = self._homes = None
+        """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail. In a
+        durable space it flushes first."""
+        native, self._native, self._homes = self._native, None, None
+        if native is not None and native.durable and not native.read_only:
+            native.flush()
 
     def __enter__(self) -> KVPool:
         return self

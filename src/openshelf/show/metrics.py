@@ -17,6 +17,8 @@ _POOL = (
     ("num_expired_tokens_total", "counter", "Tokens whose time was over.", "expired_blocks", True),
     ("num_declined_tokens_total", "counter", "Tokens that found no room: all was in use.", "declined_blocks", True),
     ("kv_cache_blocks", "gauge", "Blocks in the pool.", "blocks", False),
+    ("kv_cache_dram_blocks", "gauge", "Blocks of these that are in memory.", "dram_blocks", False),
+    ("kv_cache_flash_blocks", "gauge", "Blocks of these that are on flash.", "flash_blocks", False),
     ("kv_cache_capacity_blocks", "gauge", "Blocks that it has room for.", "capacity_blocks", False),
 )
 
