@@ -142,14 +142,23 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
 
         report.add(
             compare(
-                "tiers.x_mmap", f"{size} in pieces of 256 KiB, in any order, prefetched", "mmap, cold",
-                lambda: demoted(in_disorder), lambda: cold_mmap(peer, elements, order), pairs=2, bar=">= 5",
+                "tiers.x_mmap",
+                f"{size} in pieces of 256 KiB, in any order, prefetched",
+                "mmap, cold",
+                lambda: demoted(in_disorder),
+                lambda: cold_mmap(peer, elements, order),
+                pairs=2,
+                bar=">= 5",
             )  # fmt: skip
         )
         report.add(
             compare(
-                "tiers.x_mmap_sequential", f"read of {size} from flash with prefetch()", "mmap, cold, in order",
-                lambda: demoted(with_prefetch), lambda: cold_mmap(peer, elements, None), pairs=2,
+                "tiers.x_mmap_sequential",
+                f"read of {size} from flash with prefetch()",
+                "mmap, cold, in order",
+                lambda: demoted(with_prefetch),
+                lambda: cold_mmap(peer, elements, None),
+                pairs=2,
                 note="the kernel reads ahead here",
             )  # fmt: skip
         )
@@ -163,8 +172,13 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
 
         report.add(
             compare(
-                "tiers.prefetch_fresh", f"the same, of {size} whose pages other bytes took", "O_DIRECT",
-                fresh, raw, pairs=2, note="no bar: giving a tmpfs pages is what it waits for",
+                "tiers.prefetch_fresh",
+                f"the same, of {size} whose pages other bytes took",
+                "O_DIRECT",
+                fresh,
+                raw,
+                pairs=2,
+                note="no bar: giving a tmpfs pages is what it waits for",
             )  # fmt: skip
         )
 
@@ -206,7 +220,14 @@ def hidden(report: Report, home: Path, pairs: int) -> None:
                 compute(view)
             return time.perf_counter() - started
 
-        row = compare("tiers.hidden", "compute on 64 MiB parts, the next prefetched", "all in dram", streamed, resident, pairs=pairs)
+        row = compare(
+            "tiers.hidden",
+            "compute on 64 MiB parts, the next prefetched",
+            "all in dram",
+            streamed,
+            resident,
+            pairs=pairs,
+        )
         row.value, row.unit, row.bar = (1 / (row.ratio or 1) - 1) * 100, "% lost", "<= 5"
         report.add(row)
 
@@ -214,7 +235,10 @@ def hidden(report: Report, home: Path, pairs: int) -> None:
 def warm(report: Report, home: Path, pairs: int) -> None:
     """Access to what is in memory: a fault-managed view against a plain mapping of the same kind of memory."""
     elements, picks = 16 << 20, np.random.default_rng(2).integers(0, 16 << 20, 1 << 21)
-    with space(home, "warm", elements * 8 + (64 << 20), elements * 8 * 2) as shelf, tempfile.TemporaryFile(dir="/dev/shm") as file:
+    with (
+        space(home, "warm", elements * 8 + (64 << 20), elements * 8 * 2) as shelf,
+        tempfile.TemporaryFile(dir="/dev/shm") as file,
+    ):
         view = shelf.zeros("array", elements, "int64").numpy()
         file.truncate(elements * 8)
         plain = np.frombuffer(mmap.mmap(file.fileno(), elements * 8), np.int64)
@@ -229,8 +253,13 @@ def warm(report: Report, home: Path, pairs: int) -> None:
         use(view), use(plain)
         report.add(
             compare(
-                "tiers.warm", "read, gather and update of 128 MiB in dram", "a plain mapping, 4 KiB pages",
-                lambda: use(view), lambda: use(plain), pairs=pairs, bar=">= 0.97",
+                "tiers.warm",
+                "read, gather and update of 128 MiB in dram",
+                "a plain mapping, 4 KiB pages",
+                lambda: use(view),
+                lambda: use(plain),
+                pairs=pairs,
+                bar=">= 0.97",
             )  # fmt: skip
         )
 
@@ -273,8 +302,16 @@ def sampling(report: Report, home: Path, rounds: int) -> None:
     cost = min(on + again) / min(off) - 1
     report.add(
         Row(
-            "tiers.sampling", "a scan-polluted Zipf trace, uses noticed", cost * 100, "% slower", "uses not noticed",
-            1 / (1 + cost), min(again) / min(on), statistics.median(on), p99(on), "<= 3",
+            "tiers.sampling",
+            "a scan-polluted Zipf trace, uses noticed",
+            cost * 100,
+            "% slower",
+            "uses not noticed",
+            1 / (1 + cost),
+            min(again) / min(on),
+            statistics.median(on),
+            p99(on),
+            "<= 3",
             f"{max(seen):.3f} faults a use to notice them; noticing also saves reads",
         )  # fmt: skip
     )
@@ -305,17 +342,31 @@ def policy(report: Report, home: Path, length: int) -> None:
         notes.append(f"{case.id}: {ours:.3f} / {rates[best]:.3f} ({best})")
         report.add(
             Row(
-                f"tiers.policy_{case.id}_real", f"{case.what}: hit rate of touches", ours, "", f"{best}, simulated, sees all",
-                ours / rates[best], None, bar=">= 0.95 of it" + (", > page cache" if case.id == "scan" else ""),
-                note=f"page cache {said}; ours simulated {replayed / len(trace):.3f}; simulated, seeing all: " + ", ".join(f"{name} {rate:.3f}" for name, rate in rates.items()),
+                f"tiers.policy_{case.id}_real",
+                f"{case.what}: hit rate of touches",
+                ours,
+                "",
+                f"{best}, simulated, sees all",
+                ours / rates[best],
+                None,
+                bar=">= 0.95 of it" + (", > page cache" if case.id == "scan" else ""),
+                note=f"page cache {said}; ours simulated {replayed / len(trace):.3f}; simulated, seeing all: "
+                + ", ".join(f"{name} {rate:.3f}" for name, rate in rates.items()),
             )  # fmt: skip
         )
         if case.id == "scan" and kernel is not None:
             notes.append(f"page cache on the scan {kernel:.3f}")
     report.add(
         Row(
-            "tiers.policy", "hit rate against the best of five policies that see all, the worse of two traces",
-            min(ratios), "x", "the best, simulated", min(ratios), None, bar=">= 0.95", note="; ".join(notes),
+            "tiers.policy",
+            "hit rate against the best of five policies that see all, the worse of two traces",
+            min(ratios),
+            "x",
+            "the best, simulated",
+            min(ratios),
+            None,
+            bar=">= 0.95",
+            note="; ".join(notes),
         )  # fmt: skip
     )
 
@@ -323,9 +374,15 @@ def policy(report: Report, home: Path, length: int) -> None:
 def main() -> None:
     args = arguments(__doc__ or "")
     report = Report("Tiers: flash and dram behind one address")
-    with tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as home, Console().status("") as status:
+    with (
+        tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as home,
+        Console().status("") as status,
+    ):
         parts: list[tuple[str, Callable[[], None]]] = [
-            ("sequential", lambda: sequential(report, Path(home), (1 if args.quick else 4) << 30, 6 if args.quick else 8)),
+            (
+                "sequential",
+                lambda: sequential(report, Path(home), (1 if args.quick else 4) << 30, 6 if args.quick else 8),
+            ),
             ("hidden", lambda: hidden(report, Path(home), 4 if args.quick else 10)),
             ("warm", lambda: warm(report, Path(home), 7 if args.quick else 15)),
             ("sampling", lambda: sampling(report, Path(home), 1 if args.quick else 3)),

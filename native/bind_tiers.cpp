@@ -42,7 +42,8 @@ static int get_range(PyObject* self, Py_buffer* view, int flags) {
 }
 static PyType_Slot range_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_range)}, {0, nullptr}};
 
-static nb::dict counts_dict(TierWords& words) {
+// What the file `tiers` says, for people: nothing here waits for the keeper, or is told to it.
+static nb::dict counts_dict(const TierWords& words) {
     const TiersHead& head = words.head();
     const TierCounts& counts = head.counts;
     u64 flash = 0, empty = 0;
@@ -54,6 +55,7 @@ static nb::dict counts_dict(TierWords& words) {
     nb::dict result;
     auto put = [&](const char* name, u64 value) { result[name] = value; };
     put("unit_bytes", UNIT);
+    put("capacity", head.units * UNIT);
     put("dram_budget", head.capacity * UNIT);
     put("dram_bytes", load(head.resident) * UNIT);
     put("vacant_bytes", load(head.vacant) * UNIT);
@@ -152,6 +154,7 @@ void bind_tiers(nb::module_& m) {
         nb::gil_scoped_release release;
         restore_space(real_disk(), directory, name, boot_id, backing, files, capacity);
     });
+    m.def("tier_counts", [](const std::string& directory) { return counts_dict(TierWords(directory, false)); });
     m.def("attach_tiers", [](std::shared_ptr<Space> space, std::string socket, std::vector<std::string> keeper, bool faults) {
         nb::gil_scoped_release release;
         return attach_tiers(space, {socket, keeper, faults});

@@ -131,7 +131,7 @@ def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
     assert "name the one that is meant" in ambiguous.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["tour"]])
+@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["top"], ["tour"]])
 def test_help_is_there(command: list[str]) -> None:
     done = openshelf(*command, "--help")
     assert done.returncode == 0
@@ -158,4 +158,15 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert kv["answers_equal"]
     assert [request["tokens_found"] for request in kv["requests"]] == [0, 1536, 1536, 1536, 1552]
     assert not any(count for name, count in kv["check"].items() if name not in ("blocks", "free"))
+    tiers = chapters["tiers"]
+    assert tiers["equal"]
+    assert tiers["bytes"] > tiers["dram"]
+    assert tiers["layers"][0] == "dram"
+    assert "flash" in tiers["layers"]
+    assert set(tiers["network"]) == {"in dram", "on flash, touched", "on flash, prefetched"}
+    assert tiers["killed"]["equal"]
+    assert len(set(tiers["killed"]["keepers"])) == 2
+    assert tiers["durable"]["equal"]
+    assert tiers["durable"]["later_gone"]
+    assert not Path(tiers["directory"]).exists()
     assert answer("ls") == []

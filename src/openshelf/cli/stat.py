@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.show.tiers import tier_lines
 from openshelf.space import Space, format_size
 
 
@@ -17,7 +18,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "stat",
         help="describe a space",
-        description="Shows a space's room, members, pages and largest arrays.",
+        description="Shows a space's room, members, pages, tiers and largest arrays.",
     )
     parser.add_argument("name", help="the space's name, the path of its directory, or its URL")
     parser.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in alive
         ),
     }
-    for key, value in rows.items():
+    for key, value in (rows | _tiers(facts.get("tiers"))).items():
         table.add_row(key, escape(str(value)))
     console.print(table)
     if entries:
@@ -60,3 +61,12 @@ def run(args: argparse.Namespace) -> int:
         if len(entries) > args.top:
             console.print(f"... and {len(entries) - args.top} more (--top, --json)")
     return 0
+
+
+def _tiers(facts: dict[str, Any] | None) -> dict[str, str]:
+    """Rows of a space that has a flash tier."""
+    if facts is None:
+        return {}
+    files = f"{', '.join(facts['files'])}{'; durable' if facts['durable'] else ''}"
+    rows = {**tier_lines(facts), "flash files": files, "keeper": f"pid {facts['keeper']}; see `openshelf top`"}
+    return rows | ({"errors": f"{facts['errors']:,}, the last: {facts['trouble']}"} if facts["errors"] else {})

@@ -21,6 +21,38 @@ _POOL = (
     ("kv_cache_flash_blocks", "gauge", "Blocks of these that are on flash.", "flash_blocks", False),
     ("kv_cache_capacity_blocks", "gauge", "Blocks that it has room for.", "capacity_blocks", False),
 )
+# name, type, help, what of tiers_of() it is
+_TIERS = (
+    ("tier_capacity_bytes", "gauge", "Bytes that the space can hold.", "capacity"),
+    ("tier_dram_budget_bytes", "gauge", "Bytes that may be in dram at a time.", "dram_budget"),
+    ("tier_dram_bytes", "gauge", "Bytes in dram.", "dram_bytes"),
+    ("tier_pinned_bytes", "gauge", "Of these, pinned.", "pinned_bytes"),
+    ("tier_dirty_bytes", "gauge", "Of these, newer than on flash.", "dirty_bytes"),
+    ("tier_vacant_bytes", "gauge", "Pages that wait for bytes on flash to come back.", "vacant_bytes"),
+    ("tier_flash_bytes", "gauge", "Bytes on flash only.", "flash_bytes"),
+    ("tier_touches_total", "counter", "Touches that came to the keeper.", "faults"),
+    ("tier_touches_in_dram_total", "counter", "Of these, of bytes in dram.", "faults_in_dram"),
+    ("tier_exposed_wait_seconds_total", "counter", "Time that touches waited.", "exposed_wait_s"),
+    ("tier_asked_units_total", "counter", "Units that were prefetched or pinned.", "asked_units"),
+    ("tier_asked_in_dram_total", "counter", "Of these, in dram already.", "asked_in_dram"),
+    ("tier_read_bytes_total", "counter", "Bytes read from flash.", "read_bytes"),
+    ("tier_written_bytes_total", "counter", "Bytes written to flash.", "written_bytes"),
+    ("tier_dropped_bytes_total", "counter", "Bytes that left dram without a write.", "dropped_bytes"),
+    ("tier_read_seconds_total", "counter", "Time spent reading, all threads together.", "read_s"),
+    ("tier_written_seconds_total", "counter", "Time spent writing, all threads together.", "written_s"),
+    ("tier_read_ahead_bytes_total", "counter", "Bytes that were to be read ahead.", "read_ahead_bytes"),
+    ("tier_flushes_total", "counter", "Commits of a durable space.", "commits"),
+    ("tier_errors_total", "counter", "What flash refused.", "errors"),
+)
+
+
+def tier_metrics(spaces: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text of an exposition: what openshelf.space.tiers_of says of each space."""
+    lines: list[str] = []
+    for name, kind, text, key in _TIERS:
+        lines += _head(name, kind, text)
+        lines += [_line(name, {"space": space}, facts[key]) for space, facts in spaces.items() if key in facts]
+    return "\n".join(lines) + "\n"
 
 
 def kv_metrics(space: str, pools: Iterable[Mapping[str, Any]]) -> str:

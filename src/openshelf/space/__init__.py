@@ -10,6 +10,7 @@ from openshelf.space._replica import Replica
 from openshelf.space._sizes import format_size, parse_size
 from openshelf.space._space import Space, Where, spaces
 from openshelf.space._sync import Barrier, Channel, Counter, Lock
+from openshelf.space._tiered import tiers_of
 from openshelf.space._transfer import Transfer
 from openshelf.space.devices import Device
 
@@ -37,4 +38,5 @@ __all__ = [
     "read_hosts",
     "run_keeper",
     "spaces",
+    "tiers_of",
 ]

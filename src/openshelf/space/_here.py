@@ -13,7 +13,7 @@ from openshelf.space._native import Maker
 from openshelf.space._transfer import Held, Transfer
 
 Home = str | int | None
-_NO_FLASH = "this space has no flash tier; Space.create(name, dram=, flash='/path/file:64GiB') makes one that has"
+NO_FLASH = "this space has no flash tier; Space.create(name, dram=, flash='/path/file:64GiB') makes one that has"
 
 
 class Here:
@@ -46,7 +46,7 @@ class Here:
         return Transfer("prefetch", nbytes)
 
     def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
-        raise BadInput(f"demote({tier!r}): {_NO_FLASH}")
+        raise BadInput(f"demote({tier!r}): {NO_FLASH}")
 
     def pin(self, address: int, nbytes: int, priority: int) -> Held:
         return Held("pin", nbytes)  # it is there already, and stays
@@ -56,7 +56,7 @@ class Here:
         return pin, offset
 
     def flush(self) -> Transfer:
-        raise BadInput(f"flush(): {_NO_FLASH}")
+        raise BadInput(f"flush(): {NO_FLASH}")
 
     def describe(self) -> dict[str, Any]:
         """What there is to tell about tiers."""

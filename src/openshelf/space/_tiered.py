@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from openshelf import _core
 from openshelf.errors import BadInput, HostLost, OpenshelfError
-from openshelf.space import _keepers
-from openshelf.space._here import Here
+from openshelf.space import _keepers, _places
+from openshelf.space._here import NO_FLASH, Here
 from openshelf.space._numbers import whole
 from openshelf.space._transfer import Held, Transfer
 
@@ -36,6 +37,42 @@ def attach(core: _core.Core) -> None:
             # It was ended while it started, or was dialled, or answered: the next one is asked.
             if type(error) not in (HostLost, OpenshelfError) or time.monotonic() > deadline:
                 raise
+
+
+def tiers_of(name: str | None = None) -> dict[str, dict[str, Any]]:
+    """What describe()["tiers"] says of this user's spaces that have a flash tier, by name, or of one (BadInput if it
+    has none). None is opened, no keeper asked: their files are read. Of a damaged one: `error`."""
+    if name is not None:
+        directory = _places.find(name)
+        if not (directory / "tiers").exists():
+            raise BadInput(f"{name!r}: {NO_FLASH}")
+        return {name: _described(_core.tier_counts(str(directory)))}
+    found: dict[str, dict[str, Any]] = {}
+    for each in _places.names():
+        directory = _places.root() / each
+        if not (directory / "tiers").exists():
+            continue
+        try:
+            found[each] = _described(_core.tier_counts(str(directory)))
+        except OpenshelfError as error:
+            found[each] = {"error": str(error)}
+    return found
+
+
+def share(part: float, whole: float) -> float | None:
+    """None of nothing."""
+    return part / whole if whole else None
+
+
+def _described(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """The native counts, in seconds, with what follows from them."""
+    facts = dict(counts)
+    facts["exposed_wait_s"] = facts.pop("wait_ns") / 1e9
+    facts["read_s"] = facts.pop("read_ns") / 1e9  # of all threads together
+    facts["written_s"] = facts.pop("written_ns") / 1e9
+    facts["touch_hit_rate"] = share(facts["faults_in_dram"], facts["faults"])
+    facts["asked_hit_rate"] = share(facts["asked_in_dram"], facts["asked_units"])
+    return facts
 
 
 class Tiered(Here):
@@ -72,8 +109,7 @@ class Tiered(Here):
         return Transfer("flush", 0, [_Asked(self._core, self._tiers, self._tiers.ask(_FLUSH, 0, 0, 0))])
 
     def describe(self) -> dict[str, Any]:
-        counts: dict[str, Any] = self._tiers.counts()
-        return counts | {"faults_how": self._tiers.faults}
+        return _described(self._tiers.counts()) | {"faults_how": self._tiers.faults}
 
     def _ask(self, want: int, address: int, nbytes: int, priority: int) -> list[_Asked]:
         priority = whole(priority, "a priority")

@@ -6,9 +6,10 @@ from openshelf.show.tour._hosts import hosts_chapter
 from openshelf.show.tour._kv import kv_chapter
 from openshelf.show.tour._orders import Failed, Line, obey
 from openshelf.show.tour._space import space_chapter
+from openshelf.show.tour._tiers import tiers_chapter
 from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
-CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter, "kv": kv_chapter}
+CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter, "kv": kv_chapter, "tiers": tiers_chapter}
 
 __all__ = [
     "CHAPTERS",
@@ -24,5 +25,6 @@ __all__ = [
     "on_loopback",
     "serve_bare",
     "space_chapter",
+    "tiers_chapter",
     "time_bare",
 ]
