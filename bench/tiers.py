@@ -35,6 +35,7 @@ PIECE, AHEAD = 1 << 15, 64  # elements; pieces that are asked for before they ar
 CHUNK, THREADS = 1 << 20, 4  # of O_DIRECT
 WATCH = "OPENSHELF_WATCH"
 ONLINE: tuple[type[Policy], ...] = (LRU, SIEVE, S3FIFO, ARC, ClockPro)
+ALL: tuple[type[Policy], ...] = (*ONLINE, MIN)
 
 
 @contextmanager
@@ -125,7 +126,7 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
         peer = home / "mapped"
         with open(peer, "wb") as file:
             for at in range(0, elements, STEP):
-                file.write(np.arange(at, at + STEP))
+                file.write(np.arange(at, at + STEP).tobytes())
             os.fsync(file.fileno())
         order = np.random.default_rng(3).permutation(elements // PIECE)
 
@@ -149,7 +150,7 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
                 lambda: cold_mmap(peer, elements, order),
                 pairs=2,
                 bar=">= 5",
-            )  # fmt: skip
+            )
         )
         report.add(
             compare(
@@ -160,7 +161,7 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
                 lambda: cold_mmap(peer, elements, None),
                 pairs=2,
                 note="the kernel reads ahead here",
-            )  # fmt: skip
+            )
         )
         peer.unlink()
         other = shelf.zeros("other", elements + elements // 8, "int64").numpy()
@@ -179,7 +180,7 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int) -> None:
                 raw,
                 pairs=2,
                 note="no bar: giving a tmpfs pages is what it waits for",
-            )  # fmt: skip
+            )
         )
 
 
@@ -260,7 +261,7 @@ def warm(report: Report, home: Path, pairs: int) -> None:
                 lambda: use(plain),
                 pairs=pairs,
                 bar=">= 0.97",
-            )  # fmt: skip
+            )
         )
 
 
@@ -313,7 +314,7 @@ def sampling(report: Report, home: Path, rounds: int) -> None:
             p99(on),
             "<= 3",
             f"{max(seen):.3f} faults a use to notice them; noticing also saves reads",
-        )  # fmt: skip
+        )
     )
 
 
@@ -333,7 +334,7 @@ def policy(report: Report, home: Path, length: int) -> None:
         misses = (after["read_bytes"] - before["read_bytes"]) / _core.UNIT
         ours = 1 - misses / len(case.trace)
         trace = case.trace.tolist()
-        rates = {kind.__name__: kind(case.room).hits(trace) / len(trace) for kind in (*ONLINE, MIN)}
+        rates = {kind.__name__: kind(case.room).hits(trace) / len(trace) for kind in ALL}
         replayed, *_ = _core.replay_tier_policy(case.units, case.room, case.trace)
         best = max((kind.__name__ for kind in ONLINE), key=lambda name: rates[name])
         kernel = page_cache.hit_rate(case.trace, case.units, 32 << 10, case.room * (32 << 10))
@@ -352,7 +353,7 @@ def policy(report: Report, home: Path, length: int) -> None:
                 bar=">= 0.95 of it" + (", > page cache" if case.id == "scan" else ""),
                 note=f"page cache {said}; ours simulated {replayed / len(trace):.3f}; simulated, seeing all: "
                 + ", ".join(f"{name} {rate:.3f}" for name, rate in rates.items()),
-            )  # fmt: skip
+            )
         )
         if case.id == "scan" and kernel is not None:
             notes.append(f"page cache on the scan {kernel:.3f}")
@@ -367,7 +368,7 @@ def policy(report: Report, home: Path, length: int) -> None:
             None,
             bar=">= 0.95",
             note="; ".join(notes),
-        )  # fmt: skip
+        )
     )
 
 

@@ -12,7 +12,7 @@
 
 namespace osf {
 
-constexpr u32 DEPTH = 16;                    // reads under way, or about to be
+constexpr u32 DEPTH = 10;                    // reads under way, or about to be
 constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 512, AHEAD_OLD = 64;         // units
 constexpr const char* PINNED = "not_permitted:a part of it is pinned in dram; release the pins first, those of views in processes without faults among them";
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;
@@ -418,7 +418,14 @@ void TierEngine::finish(Request& request) {
     client.is.answer(request.id, request.error.empty(), request.error);
 }
 
+void TierEngine::hold(bool on) {
+    std::lock_guard guard(mutex_);
+    held_ = on;
+    dispatch();
+}
+
 void TierEngine::dispatch() {
+    if (held_) return;
     do {  // what is begun may want more to be done first
         added_ = false;
         begin_requests();

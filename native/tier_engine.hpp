@@ -69,6 +69,7 @@ public:
     void cancel(u32 client, u64 id);         // answered as cancelled, unless it is done already
     void unpin(u32 client, u64 id);
     void armed(u32 client, u64 ticket);
+    void hold(bool on);                      // meanwhile nothing new is begun: of several that are asked for at once the first is to be first
     bool settle();                           // every so often: whether all processes of the space are attached. True if so
 
     TierWords& words() { return words_; }
@@ -203,7 +204,7 @@ private:
     std::map<u64, Leaving> leaving_;
     u32 plain_ = 0;                          // processes without faults
     u64 failed_ns_ = 0;                      // when flash last refused a write
-    bool settled_ = false, stop_ = false, added_ = false;
+    bool settled_ = false, stop_ = false, added_ = false, held_ = false;
     TierPolicy policy_;
     std::vector<u64> slots_;                 // bits: taken
     u64 slot_hint_ = 0;

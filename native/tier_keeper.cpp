@@ -3,6 +3,7 @@
 #include <csignal>
 #include <ctime>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
@@ -166,8 +167,11 @@ void TierKeeper::run() {
             } else if (auto faults = faults_.find(fd); faults != faults_.end()) {
                 Touch touch;
                 for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(faults->second, touch.address, touch.write);
-            } else if (auto process = sockets_.find(fd); process != sockets_.end()) {
-                hear(process->second);
+            } else if (sockets_.count(fd)) {
+                engine_->hold(true);
+                pollfd news{fd, POLLIN, 0};
+                for (int most = 256; most && sockets_.count(fd) && poll(&news, 1, 0) > 0; most--) hear(sockets_.at(fd));
+                engine_->hold(false);
             }
         }
         const u64 now = now_ns();

@@ -406,7 +406,7 @@ void TierEngine::fill(const Job& job, char* buffer) {
 // To whom a run that is being filled is to be shown, all of it but a unit that stays out.
 std::shared_ptr<Descriptor> TierEngine::shown_to(const Job& job) {
     std::lock_guard guard(mutex_);
-    if (job.request->want == Want::touch || job.request->young) return nullptr;
+    if (job.request->want == Want::touch || job.request->want == Want::pin || job.request->young) return nullptr;  // pinned: writable, when it is dirty
     auto found = clients_.find(job.request->client);
     if (found == clients_.end() || !found->second.is.faults) return nullptr;
     for (u32 unit = job.first; unit < job.first + job.count; unit++)
