@@ -91,6 +91,7 @@ void TierEngine::freeze() {
                 dirty.push_back(unit);
                 [[fallthrough]];
             case Tier::writing:
+                if (tier_of(word) == Tier::writing) local_[unit].stale = local_[unit].unseen || local_[unit].plain_pins;
                 local_[unit].frozen = true;
                 frozen_left_++;
                 break;

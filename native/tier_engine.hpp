@@ -113,6 +113,7 @@ private:
         bool frozen = false;                 // what is written of it is part of a commit
         bool unsure = false;                 // dirty only because nobody would have noticed
         bool unseen = false;                 // a process without faults had it while it was written
+        bool stale = false;                  // and before it was frozen: what is being written may lack what must be in the commit
     };
     // Units on their way out that leave their pages behind: they are flash when no page table shows them.
     struct Leaving { std::vector<u32> units; std::set<u32> clients; u64 since_ns; };

@@ -496,6 +496,17 @@ void TierEngine::write(const Job& job, char* buffer) {
                 counts.written_bytes += UNIT;
             }
             const u64 now = error.empty() && !same ? next[at].word : word.word;
+            if (std::exchange(local.stale, false) && local.frozen && error.empty()) {  // once more, with what was written since
+                set(unit, with_tier(now, Tier::writing));
+                if (drop) {
+                    evicting_--;
+                    policy_.kept(unit);
+                }
+                local.stay = local.unsure = false;
+                std::vector<u32> again{unit};
+                begin_runs(again);
+                continue;
+            }
             if (local.frozen) frozen_done(unit, {with_tier(now, Tier::flash), word.check}, error);
             const bool wanted = local.pins || (waiters_.count(unit) && std::any_of(waiters_[unit].begin(), waiters_[unit].end(), [](const Waiter& one) { return !one.request || one.request->want == Want::pin; }));
             const bool unseen = std::exchange(local.unseen, false);

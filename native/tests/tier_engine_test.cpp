@@ -254,6 +254,7 @@ static void touch_does_not_depend_on_who_was_first() {
     rig.engine->touch(other, u64(rig.bytes(wanted)), false);
     rig.engine->touch(rig.client, u64(rig.bytes(wanted)), false);
     rig.engine->detach(other);
+    CHECK(rig.engine->settle());
     world.disk.open_gate();
     for (u64 id : ids) rig.wait(id);
     for (int tries = 0; !in_memory(rig.tier(wanted)); tries++) {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 
 #include "sim_disk.hpp"
+#include "tier_durable.hpp"
 #include "tier_engine.hpp"
 
 namespace osf::test {
@@ -67,10 +68,8 @@ private:
 // A space with a flash tier, not opened; what is in memory only goes with the object.
 class TierPlace {
 public:
-    TierPlace(Disk& disk, const std::vector<std::string>& files, u64 units, u64 capacity) : owner_(getpid()) {
-        std::string pattern = "/dev/shm/osf-test-XXXXXX";
-        CHECK(mkdtemp(pattern.data()) != nullptr);
-        directory = pattern;
+    // slots: of a durable space; 0: of one that is not
+    TierPlace(Disk& disk, const std::vector<std::string>& files, u64 units, u64 capacity, u64 slots = 0) : TierPlace() {
         CreateOptions options;
         options.directory = directory;
         options.name = "test";
@@ -80,8 +79,12 @@ public:
         options.reserve = Layout::smallest_reserve();
         options.tiers = true;
         Space::create(options);
-        TierWords::create(directory, {units, capacity, units, files, false, 77}, 0600);
-        Flash::create(disk, files, units, 77);
+        TierWords::create(directory, {units, capacity, slots ? slots : units, files, slots != 0, 77}, 0600);
+        Flash::create(disk, files, slots ? slots : units, 77);
+    }
+    // As it was at its last commit
+    TierPlace(Disk& disk, const std::vector<std::string>& files, u64 capacity) : TierPlace() {
+        restore_space(disk, directory, "test", "boot", "", files, capacity);
     }
     ~TierPlace() {
         if (getpid() != owner_) return;
@@ -99,6 +102,11 @@ public:
     std::string directory;
 
 private:
+    TierPlace() : owner_(getpid()) {
+        std::string pattern = "/dev/shm/osf-test-XXXXXX";
+        CHECK(mkdtemp(pattern.data()) != nullptr);
+        directory = pattern;
+    }
     pid_t owner_;
 };
 
@@ -150,7 +158,7 @@ public:
             order.push_back(id);
             answered_.notify_all();
         };
-        process.arm = [](const std::vector<u32>&) {};
+        process.arm = [](const std::vector<u32>&, u64) {};
         return engine->attach(std::move(process));
     }
 
