@@ -150,7 +150,7 @@ public:
             order.push_back(id);
             answered_.notify_all();
         };
-        process.arm = [](const std::vector<u32>&) {};
+        process.arm = [](const std::vector<u32>&, u64) {};
         return engine->attach(std::move(process));
     }
 

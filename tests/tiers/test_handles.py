@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from openshelf import Array, Space
 from openshelf.errors import BadInput, Cancelled, NoRoom, NotPermitted
 from tests.processes import Peer, State
 from tests.tiers.conftest import with_faults
-from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, push, tiers, wait_until, words
+from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, make, push, tiers, wait_until, words
 
 
 @contextlib.contextmanager
@@ -65,8 +66,16 @@ def test_dropped_handle_is_done_all_the_same(shelf: Space) -> None:
     wait_until(lambda: array.tier == "dram")
 
 
-def test_later_prefetch_of_higher_priority_comes_first(shelf: Space) -> None:
-    first, slow, urgent = (flash_array(shelf, *what) for what in (("f", 8 * MIB), ("ss", 14 * MIB), ("uuu", MIB)))
+@pytest.fixture
+def roomy(mode: str, tmp_path: Path) -> Iterator[Space]:
+    """With so much dram that a prefetch of most of it is not begun all at once."""
+    with make(tmp_path, "roomy", dram=128 * MIB) as space:
+        yield space
+
+
+def test_later_prefetch_of_higher_priority_comes_first(roomy: Space) -> None:
+    shelf = roomy
+    first, slow, urgent = (flash_array(shelf, *what) for what in (("f", 24 * MIB), ("ss", 64 * MIB), ("uuu", MIB)))
     second_half = slow[slow.nbytes // 16 :]
 
     def overtakes(how: str) -> bool:
@@ -89,9 +98,9 @@ def test_later_prefetch_of_higher_priority_comes_first(shelf: Space) -> None:
     assert not any(overtakes("never") for _ in range(3))
 
 
-def test_cancelled_prefetch_leaves_the_rest_where_it_is(shelf: Space) -> None:
-    array = flash_array(shelf, "a", 24 * MIB)
-    with stopped_keeper(shelf):
+def test_cancelled_prefetch_leaves_the_rest_where_it_is(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 96 * MIB)
+    with stopped_keeper(roomy):
         handle = array.prefetch()
         handle.cancel()
     with pytest.raises(Cancelled):
