@@ -624,12 +624,13 @@ void TierEngine::stable(u32 unit) {
             waiters_[unit].push_back(waiter);
             continue;
         }
-        if (fills && there && request.want == Want::pin && local_[unit].plain_pins && tier == Tier::clean) {
+        const bool changes = fills && there && request.want == Want::pin && local_[unit].plain_pins && tier == Tier::clean;
+        if (changes) {  // and is shown anew: writable
             set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
             local_[unit].unsure = true;
         }
         auto found_client = clients_.find(request.client);
-        const bool shown = found_client == clients_.end() || (local_[unit].mapped & found_client->second.bit);
+        const bool shown = found_client == clients_.end() || (!changes && (local_[unit].mapped & found_client->second.bit));
         if (fills && there && !shown && request.want != Want::touch && !request.young && request.skip != unit) show(request.client, unit, 1, false);
         one_done(request, unit);
     }

@@ -168,14 +168,14 @@ static void next_keeper_finds_what_was_under_way() {
 static void higher_priority_first() {
     World world(1);
     Rig& rig = world.rig;
-    for (u32 unit = 0; unit < USED; unit++) rig.write(unit, 1);
-    rig.good(Want::demote, 0, USED);
+    for (u32 unit = 0; unit < 48; unit++) rig.write(unit, 1);
+    rig.good(Want::demote, 0, 48);
     world.disk.close_gate(true, false);
     rig.order.clear();
     std::vector<u64> ids;
-    for (u32 number = 0; number < 12; number++) ids.push_back(rig.ask(Want::prefetch, number * 2, 1, 0));  // more than are begun at once
-    const u64 low = rig.ask(Want::prefetch, 100, 1, -1), high = rig.ask(Want::prefetch, 102, 1, 5), later = rig.ask(Want::prefetch, 104);
-    const u64 cancelled = rig.ask(Want::prefetch, 106);
+    for (u32 number = 0; number < 20; number++) ids.push_back(rig.ask(Want::prefetch, number * 2, 1, 0));  // more than are begun at once
+    const u64 low = rig.ask(Want::prefetch, 40, 1, -1), high = rig.ask(Want::prefetch, 42, 1, 5), later = rig.ask(Want::prefetch, 44);
+    const u64 cancelled = rig.ask(Want::prefetch, 46);
     rig.engine->reorder(rig.client, later, 9);
     rig.engine->cancel(rig.client, cancelled);
     world.disk.open_gate();
@@ -184,7 +184,7 @@ static void higher_priority_first() {
     for (u64 id : {low, high, later}) CHECK(rig.wait(id).good);
     auto place = [&](u64 id) { return std::find(rig.order.begin(), rig.order.end(), id) - rig.order.begin(); };
     CHECK(place(later) < place(high) && place(high) < place(ids.back()) && place(ids.back()) < place(low));
-    CHECK(rig.tier(106) == Tier::flash);
+    CHECK(rig.tier(46) == Tier::flash);
 }
 
 static void cancelled_pin_is_not_held() {

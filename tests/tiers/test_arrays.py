@@ -175,6 +175,7 @@ def test_forked_process_holds_its_views_though_the_parent_lets_go_at_once(shelf:
         view = holder.numpy()
         child = os.fork()
         if child == 0:
+            os.close(writing)  # if the test ends, so does this
             os.read(reading, 1)
             os._exit(0 if bool((view == words(1, 1, 16 * MIB)).all()) else 1)
         del view, holder

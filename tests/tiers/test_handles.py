@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from openshelf import Array, Space
 from openshelf.errors import BadInput, Cancelled, NoRoom, NotPermitted
 from tests.processes import Peer, State
 from tests.tiers.conftest import with_faults
-from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, push, tiers, wait_until, words
+from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, make, push, tiers, wait_until, words
 
 
 @contextlib.contextmanager
@@ -65,6 +66,13 @@ def test_dropped_handle_is_done_all_the_same(shelf: Space) -> None:
     wait_until(lambda: array.tier == "dram")
 
 
+@pytest.fixture
+def roomy(mode: str, tmp_path: Path) -> Iterator[Space]:
+    """With so much dram that a prefetch of most of it is not begun all at once."""
+    with make(tmp_path, "roomy", dram=128 * MIB) as space:
+        yield space
+
+
 def test_prefetches_of_different_priority_all_come(shelf: Space) -> None:
     """Which one comes first is tested where the disk can be held: native/tests/tier_engine_test.cpp."""
     first, slow, urgent = (flash_array(shelf, *what) for what in (("f", 8 * MIB), ("ss", 14 * MIB), ("uuu", MIB)))
@@ -75,9 +83,9 @@ def test_prefetches_of_different_priority_all_come(shelf: Space) -> None:
     assert {array.tier for array in (first, slow, urgent)} == {"dram"}
 
 
-def test_cancelled_prefetch_leaves_the_rest_where_it_is(shelf: Space) -> None:
-    array = flash_array(shelf, "a", 24 * MIB)
-    with stopped_keeper(shelf):
+def test_cancelled_prefetch_leaves_the_rest_where_it_is(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 96 * MIB)
+    with stopped_keeper(roomy):
         handle = array.prefetch()
         handle.cancel()
     with pytest.raises(Cancelled):
