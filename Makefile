@@ -58,14 +58,17 @@ pytest: $(VENV)/.built $(VENV)/.test
 
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/wire_attack_test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/bench -m "soak or not soak"
+	OPENSHELF_SOAK=1 build/native/tier_durable_test
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/tiers tests/bench -m "soak or not soak"
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 	$(BIN)/python bench/kv_peers.py
 	$(BIN)/python bench/kv_flash.py
 	$(BIN)/python bench/kv_trace.py
+	$(BIN)/python bench/tiers.py
 	$(BIN)/python bench/tiers_policy.py
+	$(BIN)/python bench/kv_flash.py
 	$(BIN)/python bench/hosts.py
 
 bench-transformers: $(VENV)/.built $(VENV)/.test

@@ -34,6 +34,15 @@ KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
 KV_PEERS = {"kv.x_mooncake", "kv.x_redis", "kv.x_lmcache_mp"}
 TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
 KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
+TIERS = {
+    "tiers.prefetch",
+    "tiers.touch",
+    "tiers.x_mmap",
+    "tiers.hidden",
+    "tiers.warm",
+    "tiers.sampling",
+    "tiers.policy",
+}
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
@@ -88,6 +97,7 @@ def test_transformers_benchmark_writes_its_rows(tmp_path: Path) -> None:
     assert all(row["value"] > 0 for row in rows.values())
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_kv_trace_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "kv_trace.py")
@@ -105,8 +115,17 @@ def test_hosts_benchmark_writes_its_rows_on_loopback_and_between_namespaces(tmp_
         assert row["value"] is None or row["value"] > 0 or row["id"].startswith("hosts.idle")
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_tier_policy_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "tiers_policy.py")
     assert rows.keys() >= TIERS_POLICY
     assert all(row["value"] or row["note"].startswith("skipped") for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_tiers_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "tiers.py")
+    assert rows.keys() >= TIERS
+    assert all(row["value"] is not None for row in rows.values())
