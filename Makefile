@@ -64,7 +64,6 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
 	$(BIN)/python bench/kv_peers.py
-	$(BIN)/python bench/kv_flash.py
 	$(BIN)/python bench/kv_trace.py
 	$(BIN)/python bench/tiers.py
 	$(BIN)/python bench/tiers_policy.py
