@@ -105,6 +105,7 @@ def test_kv_trace_benchmark_writes_its_rows(tmp_path: Path) -> None:
     assert all(row["value"] < 1 for row in rows.values())
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_hosts_benchmark_writes_its_rows_on_loopback_and_between_namespaces(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "hosts.py", "--no-peers")
