@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadInput, HostLost, OpenshelfError
+from openshelf.errors import BadInput, HostLost
 from openshelf.space._cluster import Cluster
 from openshelf.space._copies import Copies
 from openshelf.space._here import Home, copy_here
 from openshelf.space._native import Maker
-from openshelf.space._transfer import Held, Part, Transfer
+from openshelf.space._transfer import Asked, Held, Part, Transfer
 
 # native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
 _AT_HOME, _LENT = 0, 2
@@ -75,7 +74,7 @@ class Over:
 
     def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
         attachment = self._cluster.attachment
-        parts = [_Prefetch(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
+        parts = [Asked(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
         return Transfer("prefetch", nbytes, parts)
 
     def get(self, wanted: Copies) -> Transfer:
@@ -162,30 +161,3 @@ def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = row
         last = row
     yield first, last + 1
-
-
-class _Prefetch:
-    """A prefetch of the keeper's. Its number is forgotten with the answer, so one at a time waits for that."""
-
-    def __init__(self, attachment: _core.Attachment, number: int) -> None:
-        self._attachment, self._number = attachment, number
-        self._turn, self._over = threading.Lock(), False
-
-    @property
-    def done(self) -> bool:
-        return self._over or self._attachment.done(self._number)
-
-    def wait(self, timeout_s: float, /) -> bool:
-        start = time.monotonic()
-        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
-            return False
-        try:
-            if not self._over:
-                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
-                self._over = self._attachment.wait(self._number, left)
-            return self._over
-        except OpenshelfError:
-            self._over = True
-            raise
-        finally:
-            self._turn.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from openshelf.errors import BadInput, HostLost, OpenshelfError
 from openshelf.space import _keepers, _places
 from openshelf.space._here import NO_FLASH, Here
 from openshelf.space._numbers import whole
-from openshelf.space._transfer import Held, Transfer
+from openshelf.space._transfer import Asked, Held, Transfer
 
 _PREFETCH, _PIN, _DEMOTE, _DISCARD, _FLUSH = range(2, 7)  # native Want
 FAULTS = "OPENSHELF_FAULTS"  # "off": as where userfaultfd is not permitted
@@ -120,31 +119,12 @@ class Tiered(Here):
         return [_Asked(self._core, self._tiers, self._tiers.ask(want, address, nbytes, priority))]
 
 
-class _Asked:
-    """Something asked of the keeper. Its number is forgotten with the answer, so one at a time waits for that."""
+class _Asked(Asked):
+    """What can be moved in the keeper's queue, taken out of it, and, if it is a pin, released."""
 
     def __init__(self, core: _core.Core, tiers: _core.Tiers, number: int) -> None:
-        self._core, self._tiers, self._number = core, tiers, number  # the first keeps the mapping
-        self._turn, self._over = threading.Lock(), False
-
-    @property
-    def done(self) -> bool:
-        return self._over or self._tiers.done(self._number)
-
-    def wait(self, timeout_s: float, /) -> bool:
-        start = time.monotonic()
-        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
-            return False
-        try:
-            if not self._over:
-                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
-                self._over = self._tiers.wait(self._number, left)
-            return self._over
-        except OpenshelfError:
-            self._over = True
-            raise
-        finally:
-            self._turn.release()
+        super().__init__(tiers, number)
+        self._core, self._tiers = core, tiers  # the first keeps the mapping
 
     def prioritise(self, priority: int, /) -> None:
         self._tiers.reorder(self._number, max(-_MOST, min(_MOST, whole(priority, "a priority"))))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from openshelf.errors import OpenshelfError
 from openshelf.space._numbers import seconds
 
 
@@ -27,6 +29,40 @@ class Queued(Part, Protocol):
 
     def prioritise(self, priority: int, /) -> None: ...
     def cancel(self) -> None: ...
+
+
+class Numbered(Protocol):
+    """Who answers for what it was asked, by number."""
+
+    def done(self, number: int, /) -> bool: ...
+    def wait(self, number: int, timeout_s: float, /) -> bool: ...
+
+
+class Asked:
+    """A part that a keeper was asked for. Its number is forgotten with the answer, so one at a time waits for that."""
+
+    def __init__(self, answers: Numbered, number: int) -> None:
+        self._answers, self._number = answers, number
+        self._turn, self._over = threading.Lock(), False
+
+    @property
+    def done(self) -> bool:
+        return self._over or self._answers.done(self._number)
+
+    def wait(self, timeout_s: float, /) -> bool:
+        start = time.monotonic()
+        if not self._turn.acquire(timeout=-1 if timeout_s < 0 else min(timeout_s, threading.TIMEOUT_MAX)):
+            return False
+        try:
+            if not self._over:
+                left = timeout_s if timeout_s < 0 else max(0.0, timeout_s - (time.monotonic() - start))
+                self._over = self._answers.wait(self._number, left)
+            return self._over
+        except OpenshelfError:
+            self._over = True
+            raise
+        finally:
+            self._turn.release()
 
 
 class Transfer:
