@@ -31,6 +31,8 @@ namespace osf {
 
 class Journal;
 
+constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;  // of touches, and of reading ahead: before whatever processes ask for
+
 
 
 struct Descriptor {                          // closed when nobody uses it any more
@@ -120,7 +122,7 @@ private:
     enum class Kind { fill, provide, write, drop, discard, vacate };
     struct Job { Kind kind; u32 first, count; Request* request; u32 slot; bool vacant = false; };
 
-    // tier_engine.cpp
+    // tier_engine.cpp: processes and touches; tier_requests.cpp: what is asked for
     void recover();
     u32 unit_at(u64 address) const { return u32((address - data_at_) / UNIT); }
     u64 address_of(u32 unit) const { return data_at_ + u64(unit) * UNIT; }
