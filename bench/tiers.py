@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # compute on one core: the other one moves bytes
@@ -116,13 +117,16 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int, full: bool) 
             return sum_of(view)
 
         size = f"{nbytes >> 30} GiB"
-        raw = lambda: direct(path, nbytes)  # noqa: E731
+
+        def raw() -> float:
+            return direct(path, nbytes)
+
         rows = [
             ("tiers.prefetch", f"read of {size} from flash with prefetch()", with_prefetch, ">= 0.9"),
             ("tiers.touch", f"read of {size} from flash by touch alone", lambda: sum_of(view), ">= 0.7"),
         ]
         for id, case, read, bar in rows:
-            report.add(compare(id, case, "O_DIRECT", lambda read=read: demoted(read), raw, pairs=pairs, bar=bar))  # type: ignore[misc]
+            report.add(compare(id, case, "O_DIRECT", partial(demoted, read), raw, pairs=pairs, bar=bar))
         peer = home / "mapped"
         with open(peer, "wb") as file:
             for at in range(0, elements, STEP):
@@ -261,7 +265,7 @@ def warm(report: Report, home: Path, rounds: int) -> None:
             view = shelf.zeros("array", elements, "int64").numpy()
             file.truncate(elements * 8)
             plain = np.frombuffer(mmap.mmap(file.fileno(), elements * 8), np.int64)
-            for side, times in zip(sides, paired(lambda: use(view), lambda: use(plain), 4), strict=True):  # noqa: B023
+            for side, times in zip(sides, paired(partial(use, view), partial(use, plain), 4), strict=True):
                 side.extend(times)
     mine, other, again = sides
     ratio = min(other) / min(mine + again)
