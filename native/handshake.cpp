@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "forks.hpp"
 #include "lock.hpp"
 #include "wire.hpp"
 
@@ -125,7 +126,7 @@ Addresses resolve(std::string host, u16 port, int flags, std::string& trouble) {
 
 // A connected socket, or -1 and the error.
 int dial(const addrinfo& to, const Deadline& deadline, int& error) {
-    const int fd = ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol);
+    const int fd = open_own_socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol);
     error = fd < 0 ? errno : 0;
     if (fd >= 0 && ::connect(fd, to.ai_addr, to.ai_addrlen) != 0) {
         error = errno;
@@ -136,7 +137,7 @@ int dial(const addrinfo& to, const Deadline& deadline, int& error) {
         }
     }
     if (!error) return fd;
-    if (fd >= 0) ::close(fd);
+    if (fd >= 0) close_own(fd);
     return -1;
 }
 

@@ -25,32 +25,25 @@ void throw_error(In in) {
 Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) {
     const u64 start = now_ns();
     wire = Wire::connect(peer.host, peer.port, peer.key, budget_ms);
-    close_in_children(wire->fd(), true);
-    try {
-        wire->lost_after(3000);
-        Hello hello = peer.hello;
-        std::copy(uuid.begin(), uuid.end(), hello.head.process);
-        wire->send(frame_hello, 0, hello.encode());
-        const FrameHead* head = wire->wait(std::max<long>(0, (budget_ms + 500) * long(MS) - long(now_ns() - start)));
-        if (!head) throw HostLost(peer.label(), "it does not answer the hello");
-        const u16 type = head->type;
-        std::string payload = wire->open();
-        In in(payload);
-        if (type == frame_refused) {
-            u32 code = in.get<u32>();
-            throw Error(code <= u32(Code::os) ? Code(code) : Code::refused, "the host " + peer.label() + " refused: " + payload.substr(sizeof code));
-        }
-        if (type != frame_welcome) throw Error(Code::refused, "the host " + peer.label() + " answered the hello with a frame of type " + std::to_string(type));
-        welcome = in.get<WelcomeHead>();
-    } catch (...) {
-        close_in_children(wire->fd(), false);
-        throw;
+    wire->lost_after(3000);
+    Hello hello = peer.hello;
+    std::copy(uuid.begin(), uuid.end(), hello.head.process);
+    wire->send(frame_hello, 0, hello.encode());
+    const FrameHead* head = wire->wait(std::max<long>(0, (budget_ms + 500) * long(MS) - long(now_ns() - start)));
+    if (!head) throw HostLost(peer.label(), "it does not answer the hello");
+    const u16 type = head->type;
+    std::string payload = wire->open();
+    In in(payload);
+    if (type == frame_refused) {
+        u32 code = in.get<u32>();
+        throw Error(code <= u32(Code::os) ? Code(code) : Code::refused, "the host " + peer.label() + " refused: " + payload.substr(sizeof code));
     }
+    if (type != frame_welcome) throw Error(Code::refused, "the host " + peer.label() + " answered the hello with a frame of type " + std::to_string(type));
+    welcome = in.get<WelcomeHead>();
 }
 
 Connection::~Connection() {
-    if (!shared) ::shutdown(wire->fd(), SHUT_RDWR);  // a process that was forked in an unlucky moment may have a copy
-    close_in_children(wire->fd(), false);
+    if (!shared) ::shutdown(wire->fd(), SHUT_RDWR);
 }
 
 Remote::Remote(Peer peer) : peer_(std::move(peer)) {

@@ -46,9 +46,7 @@ struct Connection {
     Connection& operator=(const Connection&) = delete;
 };
 
-// Connections are closed in a forked child, and `forks` counts how often this process is one.
-void close_in_children(int fd, bool add);
-u64 forks();
+u64 forks();                    // how often this process was forked, and one
 
 [[noreturn]] void throw_error(In in);               // what a frame_error says
 

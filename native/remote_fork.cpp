@@ -14,6 +14,7 @@
 
 #include <set>
 
+#include "forks.hpp"
 #include "remote.hpp"
 
 namespace osf {
@@ -24,8 +25,6 @@ constexpr u64 FORK_MS = 2500;                  // after so long fork() goes on w
 static struct Inherited {
     std::mutex remotes_mutex;                  // held over a fork: one at a time
     std::set<Remote*> remotes;
-    std::mutex mutex;
-    std::set<int> fds;
     std::atomic<u64> forks{1};
 }& inherited = *new Inherited;
 
@@ -36,30 +35,23 @@ void Remote::handle_forks() {
         inherited.remotes_mutex.lock();
         const u64 give_up_at = now_ns() + FORK_MS * 1'000'000;
         for (Remote* remote : inherited.remotes) remote->fork_prepare(give_up_at);
-        inherited.mutex.lock();
+        lock_own_fds();
     };
     auto parent = [] {
-        inherited.mutex.unlock();
+        unlock_own_fds();
         for (Remote* remote : inherited.remotes) remote->fork_parent();
         inherited.remotes_mutex.unlock();
     };
     auto child = [] {
-        for (int open : inherited.fds) ::close(open);
-        inherited.fds.clear();
+        close_inherited_fds();
         inherited.forks++;
-        inherited.mutex.unlock();
+        unlock_own_fds();
         for (Remote* remote : inherited.remotes) remote->fork_child();
         inherited.remotes_mutex.unlock();
     };
     keep_crypto_over_forks();  // first: so it is shut last, after we have made connections for the child
     static int once = pthread_atfork(prepare, parent, child);
     (void)once;
-}
-
-void close_in_children(int fd, bool add) {
-    std::lock_guard guard(inherited.mutex);
-    if (add) inherited.fds.insert(fd);
-    else inherited.fds.erase(fd);
 }
 
 void Remote::know(bool here) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "forks.hpp"
 #include "remote.hpp"
 
 namespace osf {
@@ -43,8 +44,7 @@ Transfers::Transfers(std::function<std::unique_ptr<Connection>()> dial, std::fun
 Transfers::~Transfers() {
     stop();
     for (int fd : {poke_, wake_}) {
-        close_in_children(fd, false);
-        ::close(fd);
+        close_own(fd);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "forks.hpp"
 #include "lock.hpp"
 
 namespace osf {
@@ -58,7 +59,7 @@ void Buffer::taken(size_t bytes) {
 }
 
 Wire::~Wire() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close_own(fd_);
 }
 
 void Wire::start(const Digest& sends, const Digest& receives) {

@@ -6,9 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -48,6 +50,17 @@ def serve(pipe: Connection, home: str) -> None:
             pipe.send((True, function(state, *arguments)))
         except Exception:
             pipe.send((False, traceback.format_exc()))
+
+
+def stop_process(pid: int) -> None:
+    """SIGSTOP, and back when it has stopped: on a busy machine its threads go on for a while after kill() returns."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + WATCHDOG
+    threads = Path(f"/proc/{pid}/task")
+    while any(stat.read_text().rsplit(")", 1)[1].split()[0] != "T" for stat in threads.glob("*/stat")):
+        if time.monotonic() > end:
+            raise Hung(f"process {pid} does not stop")
+        time.sleep(0.002)
 
 
 class Peer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 
 from openshelf import _core
 from openshelf.errors import HostLost
-from tests.processes import Peer, State
+from tests.processes import Peer, State, stop_process
 from tests.space import faraway
 from tests.space.faraway import Place, bytes_of, call_on, free, make, put, sound, until
 from tests.space.shelf import pattern
@@ -105,11 +107,50 @@ def test_child_of_a_killed_parent_holds_its_arrays(server: Peer, place: Place) -
     parent.kill()
 
 
+def _connections() -> int:
+    """Open TCP sockets of this process."""
+    count = 0
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as other:
+            count += other.family == socket.AF_INET
+    return count
+
+
+def _forks_while_connecting(state: State, place: Place) -> list[int]:
+    ends: list[int] = []
+    connecting = threading.Event()
+
+    def connect() -> None:
+        while not ends:
+            call_on(place).contains("nothing")
+            connecting.set()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    connecting.wait()
+    found = []
+    for _ in range(100):
+        child = os.fork()
+        if not child:
+            os._exit(_connections())
+        found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    ends.append(0)
+    thread.join()
+    return found
+
+
+def test_no_child_has_a_connection_of_its_parents_threads(place: Place) -> None:
+    """Else the home would keep what a killed parent held for as long as the child lives."""
+    peer = Peer()
+    assert peer.call(_forks_while_connecting, place) == [0] * 100
+    peer.kill()
+
+
 def test_stopped_child_keeps_its_place(server: Peer, remote: _core.Remote) -> None:
     before = free(server)
     pins = [put(remote, "", DATA)]
     child = Child(reads(remote, pins))
-    os.kill(child.pid, signal.SIGSTOP)
+    stop_process(child.pid)
     pins.clear()
     remote.collect()
     time.sleep(GRACE + 1)

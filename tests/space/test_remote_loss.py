@@ -17,7 +17,7 @@ import pytest
 
 from openshelf import _core
 from openshelf.errors import HostLost, OpenshelfError
-from tests.processes import Peer
+from tests.processes import Peer, stop_process
 from tests.space import faraway
 from tests.space.faraway import LOCK, Place, bytes_of, call_on, free, make, put, sound, until
 from tests.space.shelf import pattern
@@ -105,7 +105,7 @@ def test_stopped_host_is_noticed_and_found_again(server: Peer, remote: _core.Rem
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
-    os.kill(server.pid, signal.SIGSTOP)
+    stop_process(server.pid)
     start = time.monotonic()
     try:
         with pytest.raises(HostLost, match="silent"):

@@ -16,7 +16,7 @@ import pytest
 
 from openshelf import Array, Space
 from openshelf.errors import BadInput, Cancelled, NoRoom, NotPermitted
-from tests.processes import Peer, State
+from tests.processes import Peer, State, stop_process
 from tests.tiers.conftest import with_faults
 from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, make, push, tiers, wait_until, words
 
@@ -25,7 +25,7 @@ from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, m
 def stopped_keeper(space: Space) -> Iterator[None]:
     """What is asked meanwhile is all there when the keeper goes on."""
     pid = keeper(space)
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         yield
     finally:
