@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from side_by_side import Report, Row, arguments, compare, p99, paired
 from tiers_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Policy
 
 STEP = 1 << 20  # elements of 8 bytes that are summed at a time
-PIECE, AHEAD = 1 << 13, 128  # elements: a unit; pieces that are asked for before they are used
 CHUNK, THREADS = 1 << 20, 4  # of O_DIRECT
 WATCH = "OPENSHELF_WATCH"
 ONLINE: tuple[type[Policy], ...] = (LRU, SIEVE, S3FIFO, ARC, ClockPro)
@@ -80,17 +79,14 @@ def direct(path: str, nbytes: int) -> float:
     return spent
 
 
-def cold_mmap(path: Path, elements: int, order: list[int] | None) -> float:
-    """Seconds to read a file that no cache has, mapped: from its beginning, or piece by piece in an order."""
+def cold_mmap(path: Path, elements: int, starts: list[int], piece: int) -> float:
+    """Seconds to read pieces of a file that no cache has, mapped."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         started = time.perf_counter()
         view = np.frombuffer(mmap.mmap(file.fileno(), elements * 8, prot=mmap.PROT_READ), np.int64)
-        if order is None:
-            sum_of(view)
-        else:
-            for at in order:
-                view[at * PIECE : (at + 1) * PIECE].sum()
+        for at in starts:
+            view[at : at + piece].sum()
         return time.perf_counter() - started
 
 
@@ -100,7 +96,8 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int, full: bool) 
     with space(home, "sequential", nbytes + nbytes // 4, 2 * nbytes + nbytes // 2) as shelf:
         array = shelf.zeros("array", elements, "int64")
         view = array.numpy()
-        view[:] = np.arange(elements)
+        for at in range(0, elements, STEP):
+            view[at : at + STEP] = np.arange(at, at + STEP)
         wanted, path = elements * (elements - 1) // 2, str(home / "sequential")
 
         def demoted(read: Callable[[], int]) -> float:
@@ -127,47 +124,45 @@ def sequential(report: Report, home: Path, nbytes: int, pairs: int, full: bool) 
         ]
         for id, case, read, bar in rows:
             report.add(compare(id, case, "O_DIRECT", partial(demoted, read), raw, pairs=pairs, bar=bar))
-        peer = home / "mapped"
+        peer, mapped = home / "mapped", elements if full else elements // 2
         with open(peer, "wb") as file:
-            for at in range(0, elements, STEP):
+            for at in range(0, mapped, STEP):
                 file.write(np.arange(at, at + STEP).tobytes())
             os.fsync(file.fileno())
-        start = -array.address % _core.UNIT // 8
-        order = np.random.default_rng(3).permutation((elements - start) // PIECE)[: elements // PIECE // 4].tolist()
-        chosen = sum(PIECE * (start + at * PIECE) + PIECE * (PIECE - 1) // 2 for at in order)
 
-        def in_disorder() -> int:
-            parts = [array[start + at * PIECE : start + (at + 1) * PIECE] for at in order]
-            for part in parts[:AHEAD]:
-                part.prefetch()
-            total = 0
-            for number, at in enumerate(order):
-                if number + AHEAD < len(parts):
-                    parts[number + AHEAD].prefetch()
-                total += int(view[start + at * PIECE : start + (at + 1) * PIECE].sum())
-            assert total == chosen
-            return wanted
+        def against_mmap(id: str, piece: int, rounds: int, **more: str) -> None:
+            starts = np.random.default_rng(3).permutation(mapped // piece)[: min(mapped // piece // 4, 4096)] * piece
+            chosen = sum(piece * at + piece * (piece - 1) // 2 for at in starts.tolist())
 
-        report.add(
-            compare(
-                "tiers.x_mmap",
-                "a quarter of it in pieces of 64 KiB, in any order, prefetched",
-                "mmap, cold",
-                lambda: demoted(in_disorder),
-                lambda: cold_mmap(peer, elements, order),
-                pairs=2 if full else 1,
-                bar=">= 5",
+            def pieces() -> int:
+                shelf.prefetch(array.address + starts * 8, piece * 8)
+                total = sum(int(view[at : at + piece].sum()) for at in starts.tolist())
+                return wanted if total == chosen else 0
+
+            report.add(
+                compare(
+                    id,
+                    f"{len(starts):,} pieces of {piece // 128} KiB in any order, prefetched",
+                    "mmap, cold",
+                    lambda: demoted(pieces),
+                    lambda: cold_mmap(peer, mapped, starts.tolist(), piece),
+                    pairs=rounds,
+                    **more,
+                )
             )
-        )
+
+        against_mmap("tiers.x_mmap", 1 << 15, 6 if full else 2, bar=">= 5")
         if full:
+            against_mmap("tiers.x_mmap_64k", 1 << 13, 4)
+            against_mmap("tiers.x_mmap_16k", 1 << 11, 4, note="a unit of 64 KiB is read for each")
             report.add(
                 compare(
                     "tiers.x_mmap_sequential",
                     f"read of {size} from flash with prefetch()",
                     "mmap, cold, in order",
                     lambda: demoted(with_prefetch),
-                    lambda: cold_mmap(peer, elements, None),
-                    pairs=2,
+                    lambda: cold_mmap(peer, elements, list(range(0, elements, STEP)), STEP),
+                    pairs=4,
                     note="the kernel reads ahead here",
                 )
             )
@@ -294,46 +289,40 @@ def uses(view: np.ndarray, trace: np.ndarray) -> float:
     return time.perf_counter() - started
 
 
-def sampling(report: Report, home: Path, rounds: int, length: int) -> None:
-    """What it costs that uses are noticed: a hot set beside a scan, with and without."""
-    case = traces.scan(length, units=4096)
-
-    def run(watch: str) -> float:
-        os.environ[WATCH] = watch
-        try:
-            with space(home, f"watch-{watch}", case.room * _core.UNIT, 2 * case.units * _core.UNIT) as shelf:
-                view = shelf.zeros("data", case.units * _core.UNIT // 8, "int64").numpy()
-                for at in range(0, len(view), STEP):
-                    view[at : at + STEP] = at
-                uses(view, case.trace[:5_000])
-                before = shelf.describe()["tiers"]
-                spent = uses(view, case.trace[5_000:])
-                after = shelf.describe()["tiers"]
-                seen.append((after["armed_touched"] - before["armed_touched"]) / len(case.trace[5_000:]))
-                return spent
-        finally:
-            del os.environ[WATCH]
-
-    seen: list[float] = []
-    on, off, again = [], [], []
-    for _ in range(rounds):
-        on.append(run("on"))
-        off.append(run("off"))
-        again.append(run("on"))
-    cost = min(on + again) / min(off) - 1
+def sampling(report: Report, home: Path, chunks: int) -> None:
+    """What it costs that uses are noticed, where it cannot help: all units are used alike. Two spaces in turn."""
+    units, room, length = 2048, 512, 250
+    trace = np.random.default_rng(5).integers(0, units, (chunks + 10) * length).astype(np.uint32)
+    times: dict[str, list[float]] = {"on": [], "off": []}
+    with ExitStack() as stack:
+        shelves, views = {}, {}
+        for watch in times:
+            os.environ[WATCH] = watch
+            shelf = stack.enter_context(space(home, f"watch-{watch}", room * _core.UNIT, 2 * units * _core.UNIT))
+            shelves[watch], views[watch] = shelf, shelf.zeros("data", units * _core.UNIT // 8, "int64").numpy()
+            for at in range(0, len(views[watch]), STEP):
+                views[watch][at : at + STEP] = at
+        del os.environ[WATCH]
+        before = shelves["on"].describe()["tiers"]["armed_touched"]
+        for number in range(chunks + 10):
+            for watch in ("on", "off") if number % 2 else ("off", "on"):
+                times[watch].append(uses(views[watch], trace[number * length : (number + 1) * length]))
+        noticed = (shelves["on"].describe()["tiers"]["armed_touched"] - before) / len(trace)
+    on, off = times["on"][10:], times["off"][10:]
+    cost = statistics.median(mine / other for mine, other in zip(on, off, strict=True)) - 1
     report.add(
         Row(
             "tiers.sampling",
-            "a scan-polluted Zipf trace, uses noticed",
+            "units used at random, uses noticed",
             cost * 100,
             "% slower",
             "uses not noticed",
             1 / (1 + cost),
-            min(again) / min(on),
+            statistics.median(on[::2]) / statistics.median(on[1::2]),
             statistics.median(on),
             p99(on),
             "<= 3",
-            f"{max(seen):.3f} faults a use to notice them; noticing also saves reads",
+            f"{noticed:.3f} faults a use to notice them",
         )
     )
 
@@ -358,7 +347,7 @@ def policy(report: Report, home: Path, length: int) -> None:
         replayed, *_ = _core.replay_tier_policy(case.units, case.room, case.trace)
         best = max((kind.__name__ for kind in ONLINE), key=lambda name: rates[name])
         wanted = case.id == "scan" or length > 30_000
-        kernel = page_cache.hit_rate(case.trace, case.units, 32 << 10, case.room * (32 << 10)) if wanted else None
+        kernel = page_cache.hit_rate(case.trace, case.units, _core.UNIT, case.room * _core.UNIT) if wanted else None
         said = (
             f"{kernel:.3f}, measured"
             if kernel is not None
@@ -408,15 +397,12 @@ def main() -> None:
             (
                 "sequential",
                 lambda: sequential(
-                    report, Path(home), (1 if args.quick else 4) << 30, 3 if args.quick else 8, not args.quick
+                    report, Path(home), (1 if args.quick else 4) << 30, 4 if args.quick else 8, not args.quick
                 ),
             ),
             ("hidden", lambda: hidden(report, Path(home), 4 if args.quick else 8, 2 if args.quick else 10)),
             ("warm", lambda: warm(report, Path(home), 2 if args.quick else 8)),
-            (
-                "sampling",
-                lambda: sampling(report, Path(home), 1 if args.quick else 5, 10_000 if args.quick else 60_000),
-            ),
+            ("sampling", lambda: sampling(report, Path(home), 40 if args.quick else 600)),
             ("policy", lambda: policy(report, Path(home), 30_000 if args.quick else 150_000)),
         ]
         for name, part in parts:

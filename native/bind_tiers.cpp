@@ -6,6 +6,7 @@
 #include "tier_client.hpp"
 #include "tier_durable.hpp"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -87,6 +88,8 @@ static nb::dict counts_dict(const TierWords& words) {
     return result;
 }
 
+using Numbers = nb::ndarray<const u64, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 void bind_tiers(nb::module_& m) {
     nb::class_<TierClient>(m, "Tiers")
         .def("__reduce__", refuse_pickle)
@@ -96,6 +99,10 @@ void bind_tiers(nb::module_& m) {
         .def("ask", [](TierClient& tiers, u32 want, u64 address, u64 nbytes, int priority) {
                  return tiers.ask(Want(want), reinterpret_cast<void*>(address), nbytes, priority);
              }, "want"_a, "address"_a, "nbytes"_a, "priority"_a = 0)
+        .def("ask_many", [](TierClient& tiers, Numbers addresses, Numbers sizes, int priority) {
+                 if (addresses.size() != sizes.size()) throw Error(Code::bad_input, "every address has a size");
+                 return tiers.ask_many(addresses.data(), sizes.data(), addresses.size(), priority);
+             }, "addresses"_a, "sizes"_a, "priority"_a = 0)
         .def("wait", [](TierClient& tiers, u64 id, double timeout_s) {
                  nb::gil_scoped_release release;
                  return tiers.wait(id, timeout_s < 0 ? -1 : long(std::min(timeout_s, 9e9) * 1e9));

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -108,14 +110,30 @@ void TierClient::watch() {
     } while (find_keeper(socket));
 }
 
+// All in one call where the kernel can: then other cores are interrupted once, and not for each.
+static void unmap_all(const std::vector<iovec>& ranges) {
+    constexpr size_t MOST = 512;
+    for (size_t at = 0; at < ranges.size(); at += MOST) {
+        const size_t count = std::min(MOST, ranges.size() - at);
+        size_t bytes = 0;
+        for (size_t one = at; one < at + count; one++) bytes += ranges[one].iov_len;
+        const int self = count > 1 ? int(syscall(SYS_pidfd_open, getpid(), 0)) : -1;
+        const bool done = self >= 0 && size_t(syscall(SYS_process_madvise, self, &ranges[at], count, MADV_DONTNEED, 0)) == bytes;
+        if (self >= 0) close(self);
+        for (size_t one = at; one < at + count && !done; one++) madvise(ranges[one].iov_base, ranges[one].iov_len, MADV_DONTNEED);
+    }
+}
+
 void TierClient::unmap(const std::string& units) {
+    std::vector<iovec> ranges;
     for (size_t at = 0; at + 4 <= units.size(); at += 4) {
         u32 unit;
         std::memcpy(&unit, units.data() + at, 4);
         u32 end = unit + 1;  // neighbours are listed one after the other
         for (u32 more; at + 8 <= units.size() && (std::memcpy(&more, units.data() + at + 4, 4), more == end); at += 4) end++;
-        madvise(reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT, MADV_DONTNEED);
+        ranges.push_back({reinterpret_cast<char*>(data_at_ + unit * UNIT), (end - unit) * UNIT});
     }
+    unmap_all(ranges);
 }
 
 void TierClient::heard(int socket, const Note& note, std::string& text) {
@@ -203,7 +221,7 @@ void TierClient::tell_again(int socket, const std::map<u64, Note>& pins, const s
         }
         for (u64 id : asked) {
             std::unique_lock lock(mutex_);
-            if (auto found = pending_.find(id); found != pending_.end()) send_note(socket, found->second.note, {});
+            if (auto found = pending_.find(id); found != pending_.end()) send_note(socket, found->second.note, found->second.ranges);
             lock.unlock();
             listen();
         }
@@ -219,6 +237,28 @@ u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
         send_note(socket_, note, {});
     } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
     return note.id;
+}
+
+std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, size_t count, int priority) {
+    std::vector<UnitRange> ranges;
+    for (size_t at = 0; at < count; at++) {
+        const u64 start = addresses[at] - data_at_, end = start + sizes[at];
+        if (addresses[at] < data_at_ || end > bytes_ || end < start) throw Error(Code::bad_address, "range " + std::to_string(at) + " is outside the data of the space");
+        if (sizes[at]) ranges.push_back({u32(start / UNIT), u32(div_up(end, UNIT))});
+    }
+    std::vector<u64> ids;
+    const size_t most = NOTE_MAX / sizeof(UnitRange);
+    std::lock_guard guard(mutex_);
+    for (size_t at = 0; at < ranges.size(); at += most) {
+        Pending pending{{note_ask, u32(Want::prefetch), next_++, 0, 0, u64(std::int64_t(priority))}};
+        pending.ranges.assign(reinterpret_cast<const char*>(&ranges[at]), std::min(most, ranges.size() - at) * sizeof(UnitRange));
+        ids.push_back(pending.note.id);
+        const Pending& kept = pending_[pending.note.id] = std::move(pending);
+        try {
+            send_note(socket_, kept.note, kept.ranges);
+        } catch (const Error&) {}  // as in ask
+    }
+    return ids;
 }
 
 void TierClient::hint(const void* at, u64 bytes) {

@@ -22,6 +22,7 @@
 namespace osf {
 
 enum class Want : u32 { touch, ahead, prefetch, pin, demote, discard, flush };
+struct UnitRange { u32 first, last; };         // without the last
 
 class TierClient : public FaultOwner {
 public:
@@ -44,6 +45,8 @@ public:
     char* unit(u64 number) const { return reinterpret_cast<char*>(data_at_ + number * UNIT); }
 
     u64 ask(Want want, const void* at, u64 bytes, int priority);     // a number to wait for
+    // To prefetch many ranges: numbers to wait for, one for each note that it takes.
+    std::vector<u64> ask_many(const u64* addresses, const u64* sizes, size_t count, int priority);
     void hint(const void* at, u64 bytes);     // a prefetch that nobody waits for, nor hears of again
     bool wait(u64 id, long timeout_ns);       // false: the time is over. Throws what went wrong; afterwards the number is forgotten
     bool done(u64 id);
@@ -66,7 +69,7 @@ public:
     bool explain(u64 address, char* text, size_t room) const override;
 
 private:
-    struct Pending { Note note; bool done = false, good = false; std::string text; };
+    struct Pending { Note note; bool done = false, good = false; std::string text = {}, ranges = {}; };
     void map_data();
     bool await_note(int socket, Note& note, std::string& text);
     void hand_over(int socket, bool again, size_t pins = 0);

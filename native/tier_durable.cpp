@@ -64,7 +64,7 @@ void TierEngine::flush_loop() {
         }
         for (Request* request : waiting) {
             if (!error.empty()) request->error = error;
-            one_done(*request, 0);
+            one_done(*request);
         }
         dispatch();
     }

@@ -12,7 +12,7 @@
 
 namespace osf {
 
-constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 512, AHEAD_OLD = 64;         // units
+constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 1024, AHEAD_OLD = 64;         // units
 
 static const char* const watch = std::getenv("OPENSHELF_WATCH");
 
@@ -118,6 +118,13 @@ u32 TierEngine::attach(TierProcess process) {
         for (Local& local : local_) local.mapped |= attached.bit;
     // Touches that the earlier keeper had heard of, and not answered, are told nobody else: they wake, and touch again.
     if (attached.is.again && attached.is.faults) wake_faults(attached.is.faults->fd, data_at_, units_ * UNIT);
+    if (!attached.is.faults && !attached.is.read_only) {  // it writes unseen into what never leaves memory, and holds no pin of it
+        for (u32 unit = 0; unit < units_; unit++)
+            if (words_.tier(unit) == Tier::clean && unmovable(unit)) {
+                set(unit, with_tier(load(words_.at(unit).word), Tier::dirty));
+                local_[unit].unsure = true;
+            }
+    }
     if (!attached.is.faults) plain_++;
     settled_ = false;  // asked again soon
     return number;
@@ -201,7 +208,14 @@ void TierEngine::touch_unit(u32 number, u32 unit, bool write, u64 since_ns) {
         if (!write)
             while (count < RUN && unit + count < units_ && words_.tier(unit + count) == tier && !local_[unit + count].armed &&
                    !(local_[unit + count].mapped & found->second.bit)) count++;
-        show(number, unit, count, write);
+        auto expected = [&](u32 at) { return std::ranges::any_of(found->second.streams, [&](const Stream& one) { return one.next == at; }); };
+        if (write && tier == Tier::clean && unit >= 2 && words_.tier(unit - 1) == Tier::dirty && words_.tier(unit - 2) == Tier::dirty)
+            while (count < RUN && unit + count < units_ && words_.tier(unit + count) == Tier::clean && !local_[unit + count].armed && !expected(unit + count)) {
+                set(unit + count, with_tier(load(words_.at(unit + count).word), Tier::dirty));  // who writes in order writes that next
+                local_[unit + count++].unsure = true;
+            }
+        show(number, unit, 1, write);
+        if (count > 1) show(number, unit + 1, count - 1, false);
         read_ahead(number, unit, false);
         return;
     }
@@ -228,15 +242,18 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     auto found = std::find_if(std::begin(streams), std::end(streams), [&](const Stream& one) { return one.next == unit; });
     if (found == std::end(streams)) {
         if (!missed) return;
+        for (auto& [order, request] : requests_)  // has the reader come up with what is about to be read for it?
+            if (request->want == Want::ahead && request->client == number && unit >= request->next && unit < request->last) return;
         found = std::min_element(std::begin(streams), std::end(streams), [](const Stream& a, const Stream& b) { return a.used < b.used; });
-        *found = {unit + 1, unit + 1, unit, ++sequence_};
+        *found = {unit + 1, unit + 1, unit, ++sequence_, words_.tier(unit) == Tier::empty};
         return;
     }
     Stream& stream = *found;
     stream.used = ++sequence_;
     stream.next = unit + 1;
+    if (missed) stream.zeros = words_.tier(unit) == Tier::empty;
     stream.end = std::max(stream.end, unit + 1);
-    const u32 seen = unit + 1 - stream.first, most = std::clamp<u32>(u32(capacity_ / 32), AHEAD_LEAST, AHEAD_MOST);
+    const u32 seen = unit + 1 - stream.first, most = std::clamp<u32>(u32(capacity_ / (capacity_ < 8192 ? 64 : 16)), AHEAD_LEAST, AHEAD_MOST);
     if (seen < 3) return;
     const bool young = seen < AHEAD_OLD;
     const u32 window = std::clamp(seen, AHEAD_LEAST, most);
@@ -246,7 +263,7 @@ void TierEngine::read_ahead(u32 number, u32 unit, bool missed) {
     while (to < units_ && to < unit + 1 + window && !unused(to)) to++;
     if (from < to) {
         Request* request = add(number, 0, Want::ahead, from, to, AHEAD_PRIORITY);
-        request->zeros = words_.tier(unit) == Tier::empty;
+        request->zeros = stream.zeros;
         request->young = young;
         stream.end = to;
         words_.head().counts.ahead_units += to - from;

@@ -33,8 +33,6 @@ class Journal;
 
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;  // of touches, and of reading ahead: before whatever processes ask for
 
-
-
 struct Descriptor {                          // closed when nobody uses it any more
     const int fd;
     explicit Descriptor(int opened) : fd(opened) {}
@@ -67,6 +65,7 @@ public:
     void touch(u32 client, u64 address, bool write);
     // Answered when it is done, with the id. A pin lasts until unpin or the process's end.
     void ask(u32 client, u64 id, Want want, u64 address, u64 bytes, int priority);
+    void ask_many(u32 client, u64 id, std::vector<UnitRange> ranges, int priority);  // to be prefetched, in this order
     void reorder(u32 client, u64 id, int priority);
     void cancel(u32 client, u64 id);         // answered as cancelled, unless it is done already
     void unpin(u32 client, u64 id);
@@ -83,6 +82,7 @@ private:
         u32 client;
         Want want;
         u32 first, last, next;               // units; from `next` on nothing was begun
+        std::deque<UnitRange> more;          // and these
         u32 left;                            // units that are not where they should be yet
         u32 skip = NO_SLOT;                  // of reading ahead: stays out of the page tables, to notice when it is touched
         int priority;
@@ -98,12 +98,13 @@ private:
         u32 tries = 0;
     };
     struct Pinned { u32 first, last; bool plain; };
-    struct Stream { u32 next = NO_SLOT, end = 0, first = 0; u64 used = 0; };  // next: the unit whose touch it expects to see
+    struct Stream { u32 next = NO_SLOT, end = 0, first = 0; u64 used = 0; bool zeros = false; };  // next: the unit whose touch it expects to see
     struct Attached {
         TierProcess is;
         u64 bit = 0;
         std::map<u64, Pinned> pins;
         std::set<Request*> requests;
+        std::vector<u32> arming;             // units that it is about to be told to take out of its page tables
         Stream streams[8];
     };
     struct Local {                           // what only this keeper knows of a unit
@@ -134,9 +135,10 @@ private:
     static void show_filled(const Descriptor& faults, u64 start, const Job& job);
     void poison(u32 client, u32 unit);
     Request* add(u32 client, u64 id, Want want, u32 first, u32 last, int priority);
-    void one_done(Request& request, u32 unit);
+    void one_done(Request& request);
     void finish(Request& request);
     void stop_request(Request& request, const std::string& why);
+    std::string too_much(u64 units) const;   // why so many cannot be in memory at once; empty: they can
     void dispatch();
     void begin_requests();
     bool advance(Request& request);          // begins what it can; false: it waits for room
@@ -168,7 +170,8 @@ private:
     void hide(std::vector<u32> units);       // those that are dropping and leave their pages behind
     void hidden(Leaving& leaving);
     u64 room() const { return capacity_ > resident_ + vacant_ ? capacity_ - resident_ - vacant_ : 0; }
-    u64 low_water() const { return std::max<u64>(4, std::min<u64>(capacity_ / 32, 4096)); }
+    u64 most_resident() const { return capacity_ - std::min(capacity_ / 2, low_water()); }
+    u64 low_water() const { return std::max<u64>(4, std::min<u64>(capacity_ / 64, 4096)); }
     u32 take_slots(u32 unit, u32 count);     // NO_SLOT: none are free
     void free_slot(u32 slot);
     std::string names_at(u32 unit) const;

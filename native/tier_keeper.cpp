@@ -144,6 +144,12 @@ void TierKeeper::hear(Process& process) {
     switch (note.kind) {
         case note_ask:
             if (note.flags < u32(Want::prefetch) || note.flags > u32(Want::flush) || !note.id) return refuse("bad_input:nothing that can be asked for");
+            if (!text.empty()) {
+                if (note.flags != u32(Want::prefetch) || text.size() % sizeof(UnitRange)) return refuse("bad_input:many ranges can only be prefetched");
+                std::vector<UnitRange> ranges(text.size() / sizeof(UnitRange));
+                std::memcpy(ranges.data(), text.data(), text.size());
+                return engine_->ask_many(process.client, note.id, std::move(ranges), std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
+            }
             return engine_->ask(process.client, note.id, Want(note.flags), note.address, note.bytes, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 2'000'000));
         case note_cancel: return engine_->cancel(process.client, note.id);
         case note_reorder: return engine_->reorder(process.client, note.id, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));

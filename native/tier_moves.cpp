@@ -131,7 +131,6 @@ void TierEngine::make_room(u64 wanted) {
     if (!settled_ || (failed_ns_ && now - failed_ns_ < 200'000'000)) return;
     const u64 goal = std::min(wanted + 2 * low_water(), capacity_);
     std::vector<u32> leaving;
-    std::map<u32, std::vector<u32>> arming;
     const u64 before = evicting_;
     while (room() + evicting_ < goal && !vacants_.empty() && evicting_ - before < 4 * RUN) {  // nothing is in those
         const u32 first = *vacants_.begin();
@@ -153,7 +152,7 @@ void TierEngine::make_room(u64 wanted) {
             local.armed = true;
             words_.head().counts.armed++;
             for (auto& [number, client] : clients_)
-                if (client.is.faults && (local.mapped & client.bit)) arming[number].push_back(choice.unit);
+                if (client.is.faults && (local.mapped & client.bit)) client.arming.push_back(choice.unit);
             continue;
         }
         if (tier == Tier::dirty && short_of_slots()) {  // a commit gives back those of older versions
@@ -165,7 +164,8 @@ void TierEngine::make_room(u64 wanted) {
         if (!can || !begin_leaving(choice.unit, leaving)) policy_.kept(choice.unit);
     }
     begin_runs(leaving);
-    for (auto& [number, units] : arming) clients_.at(number).is.arm(units, 0);
+    for (auto& [number, client] : clients_)  // many at a time: each time costs the process more than each unit
+        if (client.arming.size() >= std::min<u64>(64, capacity_ / 16)) client.is.arm(std::exchange(client.arming, {}), 0);
     store(words_.head().evicting, evicting_);
 }
 
@@ -335,7 +335,7 @@ void TierEngine::failed(u32 unit, const std::string& why, bool gone) {
             poison(waiter.client, unit);
         } else if (waiter.request && (gone || waiter.request->want == Want::demote || waiter.request->want == Want::flush)) {
             if (waiter.request->error.empty()) waiter.request->error = why;
-            one_done(*waiter.request, unit);
+            one_done(*waiter.request);
         } else {
             waiters_[unit].push_back(waiter);
         }
@@ -513,7 +513,7 @@ void TierEngine::write(const Job& job, char* buffer) {
             if (!error.empty()) {
                 set(unit, with_tier(now, Tier::dirty));
                 local.unsure = false;  // the slot may hold some of it
-            } else if (local.plain_pins || unseen) {
+            } else if (local.plain_pins || unseen || (plain_ && unmovable(unit))) {
                 set(unit, with_tier(now, Tier::dirty));
                 local.unsure = copy || same;  // otherwise it may have changed between the checksum and the disk
             } else {

@@ -41,11 +41,10 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     u32 first = u32(inner ? div_up(address - data_at_, UNIT) : (address - data_at_) / UNIT);
     u32 last = u32(inner ? (address + bytes - data_at_) / UNIT : div_up(address + bytes - data_at_, UNIT));
     if (first >= last || !bytes) return client.is.answer(id, true, "");
-    const u64 most = capacity_ - std::min(capacity_ / 2, low_water());
-    if (want == Want::prefetch && last - first > most - std::min(most, pinned_))
-        return refuse("no_room:" + std::to_string(u64(last - first) * UNIT) + " bytes are to be in memory at once, but of the " + std::to_string(capacity_ * UNIT) +
-                      " bytes of dram " + std::to_string((capacity_ - most + pinned_) * UNIT) + " are pinned or kept free; ask for parts, or give the space more dram");
+    if (want == Want::prefetch)
+        if (const std::string why = too_much(last - first); !why.empty()) return refuse(why);
     if (want == Want::pin) {
+        const u64 most = most_resident();
         u64 fresh = 0;
         for (u32 unit = first; unit < last; unit++) fresh += local_[unit].pins == 0;
         if (pinned_ + fresh > most)
@@ -64,6 +63,36 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
             if (request->want == Want::ahead && request->first < last && first < request->last) stop_request(*request, "");
     add(number, id, want, first, last, priority);
     dispatch();
+}
+
+void TierEngine::ask_many(u32 number, u64 id, std::vector<UnitRange> ranges, int priority) {
+    std::lock_guard guard(mutex_);
+    Attached& client = clients_.at(number);
+    u64 units = 0;
+    for (const UnitRange& range : ranges) {
+        if (range.first >= range.last || range.last > units_) return client.is.answer(id, false, "bad_address:a range is outside the data of the space");
+        units += range.last - range.first;
+    }
+    if (ranges.empty()) return client.is.answer(id, true, "");
+    std::vector<UnitRange> sorted = ranges;  // rows of a table may be many in one unit
+    std::ranges::sort(sorted, {}, &UnitRange::first);
+    u64 different = 0, end = 0;
+    for (const UnitRange& range : sorted) {
+        different += range.last - std::min<u64>(range.last, std::max<u64>(range.first, end));
+        end = std::max<u64>(end, range.last);
+    }
+    if (const std::string why = too_much(different); !why.empty()) return client.is.answer(id, false, why);
+    Request& request = *add(number, id, Want::prefetch, ranges[0].first, ranges[0].last, priority);
+    request.more.assign(ranges.begin() + 1, ranges.end());
+    request.left = u32(units);
+    dispatch();
+}
+
+std::string TierEngine::too_much(u64 units) const {
+    const u64 most = most_resident();
+    if (units <= most - std::min(most, pinned_)) return "";
+    return "no_room:" + std::to_string(units * UNIT) + " bytes are to be in memory at once, but of the " + std::to_string(capacity_ * UNIT) +
+           " bytes of dram " + std::to_string((capacity_ - most + pinned_) * UNIT) + " are pinned or kept free; ask for parts, or give the space more dram";
 }
 
 void TierEngine::unpin_locked(Attached& client, u64 id) {
@@ -116,12 +145,15 @@ void TierEngine::cancel(u32 number, u64 id) {
 
 // What was not begun is not; what is under way comes to its end.
 void TierEngine::stop_request(Request& request, const std::string& why) {
+    const bool any = request.next < request.last || !request.more.empty();
     request.left -= request.last - request.next;
-    if (request.next < request.last && request.error.empty()) request.error = why;
+    for (const UnitRange& range : request.more) request.left -= range.last - range.first;
+    request.more.clear();
+    if (any && request.error.empty()) request.error = why;
     request.next = request.last;
 }
 
-void TierEngine::one_done(Request& request, u32) {
+void TierEngine::one_done(Request& request) {
     if (--request.left == 0 && request.begun) finish(request);
 }
 
@@ -175,7 +207,14 @@ bool TierEngine::advance(Request& request) {
         case Want::discard: return advance_discard(request), true;
         case Want::demote: return advance_demote(request);
         case Want::flush: return advance_flush(request), true;
-        default: return advance_fill(request);
+        default: break;
+    }
+    for (;;) {
+        const bool free = advance_fill(request);
+        if (request.next < request.last || request.more.empty()) return free;
+        request.first = request.next = request.more.front().first;
+        request.last = request.more.front().last;
+        request.more.pop_front();
     }
 }
 
@@ -203,7 +242,7 @@ bool TierEngine::advance_fill(Request& request) {
             }
             if (request.want != Want::touch && !request.young && !(request.skip >= unit && request.skip < end)) show(request.client, unit, end - unit, false);
             request.next = end;
-            for (u32 at = unit; at < end; at++) one_done(request, at);
+            for (u32 at = unit; at < end; at++) one_done(request);
         } else if (tier == Tier::flash || (tier == Tier::empty && (request.want == Want::touch || request.want == Want::pin || request.zeros))) {
             if (jobs_.size() + running_ >= DEPTH && request.want != Want::touch) return true;
             u64 most = std::min<u64>(RUN, request.last - unit);
@@ -242,7 +281,7 @@ bool TierEngine::advance_fill(Request& request) {
             begin({tier == Tier::empty ? Kind::provide : Kind::fill, unit, count, &request, slot, vacant});
         } else if (tier == Tier::empty) {
             request.next++;
-            one_done(request, unit);
+            one_done(request);
         } else {
             waiters_[unit].push_back({&request, request.client, false, 0});
             request.next++;
@@ -258,7 +297,7 @@ bool TierEngine::advance_demote(Request& request) {
         const Tier tier = words_.tier(unit);
         if (tier == Tier::flash || tier == Tier::empty) {
             request.next++;
-            one_done(request, unit);
+            one_done(request);
         } else if (tier == Tier::clean || tier == Tier::dirty) {
             if (!settled_) {
                 begin_runs(leaving);
@@ -267,7 +306,7 @@ bool TierEngine::advance_demote(Request& request) {
             if (local_[unit].pins || unmovable(unit)) {
                 if (local_[unit].pins) request.error = PINNED;
                 request.next++;  // what shares a unit with something that must stay, stays
-                one_done(request, unit);
+                one_done(request);
                 stable(unit);  // who tries again waits for it
                 continue;
             }
@@ -293,7 +332,7 @@ void TierEngine::advance_discard(Request& request) {
             if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
             request.next++;
-            one_done(request, unit);
+            one_done(request);
             stable(unit);
         } else if (tier == Tier::clean || tier == Tier::dirty || tier == Tier::flash) {
             u32 end = unit;
@@ -350,7 +389,7 @@ void TierEngine::stable(u32 unit) {
         auto found_client = clients_.find(request.client);
         const bool shown = found_client == clients_.end() || (!changes && (local_[unit].mapped & found_client->second.bit));
         if (fills && there && !shown && request.want != Want::touch && !request.young && request.skip != unit) show(request.client, unit, 1, false);
-        one_done(request, unit);
+        one_done(request);
     }
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from openshelf import Array, Space
-from openshelf.errors import BadInput, Cancelled, NoRoom, NotPermitted
+from openshelf.errors import BadAddress, BadInput, Cancelled, Mismatch, NoRoom, NotPermitted
 from tests.processes import Peer, State, stop_process
 from tests.tiers.conftest import with_faults
 from tests.tiers.shelves import DRAM, MIB, UNIT, demoted, keeper, kill_keeper, make, push, tiers, wait_until, words
@@ -294,3 +294,70 @@ def test_wrong_tiers_and_priorities_are_refused(shelf: Space) -> None:
     assert nothing.demote().wait()
     with nothing.pin():
         pass
+
+
+def test_many_ranges_are_prefetched_by_one_request(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 16 * MIB)
+    wanted = [array[start : start + UNIT // 8] for start in range(0, len(array), 3 * UNIT // 8)]
+    handle = roomy.prefetch(wanted)
+    assert handle.nbytes == sum(part.nbytes for part in wanted)
+    assert handle.wait(60)
+    assert all(part.tier == "dram" for part in wanted)
+    assert array.tier == "mixed"
+    assert np.array_equal(array.numpy(), words(1, 1, 16 * MIB))
+
+
+def test_many_addresses_are_prefetched_and_may_overlap(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 8 * MIB)
+    addresses = array.address + np.array([5, 5, 5 + UNIT // 2, 3 * MIB, 8 * MIB - 100])
+    assert roomy.prefetch(addresses, 100).wait(60)
+    assert roomy.prefetch(addresses.tolist(), 100).wait(60)
+    assert array[:1].tier == "dram"
+    assert array[-1:].tier == "dram"
+    assert array[MIB // 8 : MIB // 8 + 1].tier == "flash"
+    assert roomy.prefetch([], 100).wait(0)
+    assert roomy.prefetch([]).wait(0)
+
+
+def test_more_ranges_than_one_note_carries(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 2 * MIB)
+    assert roomy.prefetch(np.tile(np.arange(0, 2 * MIB, UNIT) + array.address, 300), 8).wait(60)
+    assert array.tier == "dram"
+
+
+def test_many_ranges_outlive_the_keeper(roomy: Space) -> None:
+    array = flash_array(roomy, "a", 8 * MIB)
+    with stopped_keeper(roomy):
+        handle = roomy.prefetch([array[:1000], array[MIB // 2 :]])
+        os.kill(keeper(roomy), signal.SIGKILL)
+    assert handle.wait(60)
+    assert array[MIB // 2 :].tier == "dram"
+
+
+def test_cancelled_ranges_leave_the_rest_where_it_is(roomy: Space) -> None:
+    first, array = flash_array(roomy, "a", 8 * MIB), flash_array(roomy, "b", 8 * MIB)
+    with stopped_keeper(roomy):
+        first.prefetch()
+        handle = roomy.prefetch([array[at : at + UNIT // 8] for at in range(0, len(array), UNIT // 8)], priority=-1)
+        handle.cancel()
+    with pytest.raises(Cancelled):
+        handle.wait(60)
+    assert array.tier == "flash"
+
+
+def test_wrong_ranges_are_refused(shelf: Space) -> None:
+    array = shelf.put("a", words(1, 1, MIB))
+    with pytest.raises(BadAddress, match="range 1 is outside"):
+        shelf.prefetch([array.address, 64], 8)
+    with pytest.raises(Mismatch, match="nbytes= says how much"):
+        shelf.prefetch([array.address])
+    with pytest.raises(Mismatch, match="a list of arrays or of addresses"):
+        shelf.prefetch("a")  # type: ignore[arg-type]
+    with pytest.raises(Mismatch, match="integers in one dimension"):
+        shelf.prefetch(np.array([1.5]), 8)
+    with pytest.raises(BadAddress):
+        shelf.prefetch(np.array([-8]), 8)
+    with pytest.raises(BadInput, match="0 or more"):
+        shelf.prefetch([array.address], -1)
+    with pytest.raises(NoRoom, match="at once"):
+        shelf.prefetch([shelf.zeros(f"b{number}", 4 * MIB, "uint8") for number in range(DRAM // MIB // 4)]).wait(60)

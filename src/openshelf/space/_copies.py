@@ -13,6 +13,7 @@ from openshelf.space._array import Array
 from openshelf.space._numbers import an_address, whole
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]  # addresses and sizes
 
 
 class Copies(NamedTuple):
@@ -55,6 +56,43 @@ def copies(where: Any, buffer: Any, nbytes: int | None, write: bool) -> Copies:
             an_address(extreme)
         return Copies(list(where), row, flat, held)
     return Copies([_address(each, row, held) for each in where], row, flat, held)
+
+
+class Ranges(NamedTuple):
+    """Ranges of a space, of any lengths."""
+
+    addresses: Numbers
+    sizes: Numbers
+    held: list[Array]  # keeps what is addressed
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.sizes.sum())
+
+
+def ranges_of(where: Any, nbytes: int | None) -> Ranges:
+    """What `prefetch(where, nbytes)` means."""
+    if not isinstance(where, Sequence | np.ndarray) or isinstance(where, str | bytes | bytearray | memoryview):
+        raise Mismatch(f"expected a list of arrays or of addresses, got {where!r}")
+    if nbytes is None:
+        if not all(isinstance(each, Array) for each in where):
+            raise Mismatch("nbytes= says how much there is at each address; it may be left out for arrays only")
+        held = list(where)
+        return Ranges(_numbers([each.address for each in held]), _numbers([each.nbytes for each in held]), held)
+    size = whole(nbytes, "nbytes")
+    if size < 0:
+        raise BadInput(f"nbytes is 0 or more, got {size}")
+    if isinstance(where, np.ndarray):
+        if where.ndim != 1 or where.dtype.kind not in "iu":
+            raise Mismatch(f"addresses are integers in one dimension, got {where.dtype} of shape {where.shape}")
+        where = where.tolist() if where.dtype.kind == "i" and (where < 0).any() else where
+    if not isinstance(where, np.ndarray):
+        where = [an_address(each) for each in where]
+    return Ranges(_numbers(where), np.full(len(where), size, np.uint64), [])
+
+
+def _numbers(values: Any) -> Numbers:
+    return np.ascontiguousarray(values, np.uint64)
 
 
 def _address(where: Any, size: int, held: list[Array]) -> int:

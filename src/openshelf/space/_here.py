@@ -8,7 +8,7 @@ from typing import Any
 
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, NotPermitted, UnknownName
-from openshelf.space._copies import Copies
+from openshelf.space._copies import Copies, Ranges
 from openshelf.space._native import Maker
 from openshelf.space._transfer import Held, Transfer
 
@@ -44,6 +44,9 @@ class Here:
 
     def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
         return Transfer("prefetch", nbytes)
+
+    def prefetch_many(self, ranges: Ranges, priority: int) -> Transfer:
+        return Transfer("prefetch", ranges.nbytes)
 
     def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
         raise BadInput(f"demote({tier!r}): {NO_FLASH}")

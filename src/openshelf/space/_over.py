@@ -10,7 +10,7 @@ from typing import Any
 from openshelf import _core
 from openshelf.errors import BadInput, HostLost
 from openshelf.space._cluster import Cluster
-from openshelf.space._copies import Copies
+from openshelf.space._copies import Copies, Ranges
 from openshelf.space._here import Home, copy_here
 from openshelf.space._native import Maker
 from openshelf.space._transfer import Asked, Held, Part, Transfer
@@ -76,6 +76,12 @@ class Over:
         attachment = self._cluster.attachment
         parts = [Asked(attachment, attachment.prefetch(address, nbytes, write))] if nbytes else []
         return Transfer("prefetch", nbytes, parts)
+
+    def prefetch_many(self, ranges: Ranges, priority: int) -> Transfer:
+        attachment = self._cluster.attachment
+        pairs = zip(ranges.addresses.tolist(), ranges.sizes.tolist(), strict=True)
+        parts = [Asked(attachment, attachment.prefetch(address, size, False)) for address, size in pairs if size]
+        return Transfer("prefetch", ranges.nbytes, parts, ranges.held)
 
     def get(self, wanted: Copies) -> Transfer:
         return self._move(wanted, write=False)

@@ -24,7 +24,7 @@ from openshelf.errors import (
 from openshelf.space import _joining, _making, _places, _tiered
 from openshelf.space._addresses import is_url
 from openshelf.space._array import Array, typed_part
-from openshelf.space._copies import Copies, copies
+from openshelf.space._copies import Copies, copies, ranges_of
 from openshelf.space._dirty import dirty, write_back
 from openshelf.space._flash import parse_flash
 from openshelf.space._folder import Folder
@@ -219,6 +219,22 @@ class Space(Folder):
         if home is not None or not replace:
             raise BadInput("home= and replace= go with a name; an address has its home already")
         return self._reach.put(_settled(copies(name, value, None, write=False)))
+
+    def prefetch(
+        self,
+        where: Sequence[Array] | Sequence[int] | np.ndarray[Any, np.dtype[Any]],
+        nbytes: int | None = None,
+        *,
+        priority: int = 0,
+    ) -> Transfer:
+        """Fetches many ranges at once to this host's memory, in this order: arrays and parts of arrays, or addresses
+        with `nbytes` at each. One request, so that thousands of small ones cost little."""
+        self._native.check_usable()
+        ranges = ranges_of(where, nbytes)
+        if dirty:
+            for address, size in zip(ranges.addresses.tolist(), ranges.sizes.tolist(), strict=True):
+                write_back(address, size)
+        return self._reach.prefetch_many(ranges, priority)
 
     def hosts(self) -> list[dict[str, Any]]:
         """The hosts, in the order of their numbers: whether up, room, round trip, misses and recalls."""

@@ -11,6 +11,7 @@ from typing import Any
 from openshelf import _core
 from openshelf.errors import BadInput, HostLost, OpenshelfError
 from openshelf.space import _keepers, _places
+from openshelf.space._copies import Ranges
 from openshelf.space._here import NO_FLASH, Here
 from openshelf.space._numbers import whole
 from openshelf.space._transfer import Asked, Held, Transfer
@@ -90,6 +91,11 @@ class Tiered(Here):
     def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
         return Transfer("prefetch", nbytes, self._ask(_PREFETCH, address, nbytes, priority))
 
+    def prefetch_many(self, ranges: Ranges, priority: int) -> Transfer:
+        asked = self._tiers.ask_many(ranges.addresses, ranges.sizes, _checked(priority))
+        parts = [_Asked(self._core, self._tiers, number) for number in asked]
+        return Transfer("prefetch", ranges.nbytes, parts, ranges.held)
+
     def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
         if tier != "flash":
             raise BadInput(f"demote({tier!r}): bytes in dram can be demoted to 'flash'")
@@ -111,12 +117,16 @@ class Tiered(Here):
         return _described(self._tiers.counts()) | {"faults_how": self._tiers.faults}
 
     def _ask(self, want: int, address: int, nbytes: int, priority: int) -> list[_Asked]:
-        priority = whole(priority, "a priority")
-        if not -_MOST <= priority <= _MOST:
-            raise BadInput(f"a priority is between {-_MOST} and {_MOST}, got {priority}")
+        priority = _checked(priority)
         if not nbytes:
             return []
         return [_Asked(self._core, self._tiers, self._tiers.ask(want, address, nbytes, priority))]
+
+
+def _checked(priority: int) -> int:
+    if not -_MOST <= whole(priority, "a priority") <= _MOST:
+        raise BadInput(f"a priority is between {-_MOST} and {_MOST}, got {priority}")
+    return int(priority)
 
 
 class _Asked(Asked):
