@@ -1,0 +1,1 @@
+"""Run and train models larger than their memory, by a plan."""
