@@ -74,11 +74,9 @@ class Homes:
         home.now = Place(packed.file, there.at, there.check)
         self._keep(packed)
         if tier == "dram" and there.nbytes:
-            assert_memory = self._take(name, there.nbytes)
-            self._loading.append(
-                self._load().read(packed.file, there.at, assert_memory, there.nbytes, name, there.check)
-            )
-            home.now = Place(None, self._address(assert_memory))
+            place = self._take(name, there.nbytes)
+            self._loading.append(self._load().read(packed.file, there.at, place, there.nbytes, name, there.check))
+            home.now = Place(None, self._address(place))
         return home
 
     def shared(self, storage: int, shared: Shared, name: str) -> Home:

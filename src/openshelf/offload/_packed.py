@@ -12,7 +12,7 @@ from openshelf.offload._files import open_direct
 
 
 class Packed:
-    """An open packed file. Its head was checked; a storage's bytes are checked when they are read."""
+    """An open packed file; `named`: others can open it too. Its head was checked; a storage's bytes are checked when they are read."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         """Takes the descriptor over, which may be direct."""
@@ -21,7 +21,8 @@ class Packed:
         with open(f"/proc/self/fd/{descriptor}", "rb") as plain:
             raw = plain.read(SECTOR)
             head = form.decode_head(raw, path)
-            size = os.fstat(plain.fileno()).st_size
+            status = os.fstat(plain.fileno())
+            size, self.named = status.st_size, status.st_nlink > 0
             if not head.begins <= head.nbytes <= size or head.table_bytes > head.begins - SECTOR:
                 raise Corrupt(f"{path} has {size} bytes, and its head says {head.nbytes}: it was cut; remove the file")
             text = plain.read(head.table_bytes)

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ class Shared:
         with _lock(packed):
             _clear_debris(self.name)
             self._space = _open(self.name, packed)
-        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = self._space[_ARRAY].numpy()
+        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = self._space[_ARRAY].numpy().view()
+        self._bytes.flags.writeable = False  # who filled it could write
         self._close = weakref.finalize(self, _leave, self._space, packed)
 
     @property
@@ -100,7 +101,7 @@ def _open(name: str, packed: Packed) -> Space:
 
 def _leave(space: Space, packed: Packed) -> None:
     name = space.name
-    with _lock(packed):
+    with _lock(packed) if os.path.exists(packed.path) else nullcontext():  # without the file nobody else can come
         alone = Space.members(name) <= 1
         space.close()
         if alone:
