@@ -4,11 +4,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include "checksum.hpp"
 #include "device.hpp"
-#include "flash.hpp"
 #include "lock.hpp"
 
 namespace osf {
@@ -58,7 +58,7 @@ struct StreamState {
     static ssize_t move(const Chunk& chunk);
     void ended(Lane& lane, const Chunk& chunk, ssize_t moved, u64 sum);
     void finish(Lane& lane, StreamTicket& ticket);
-    static Error failure(const Chunk& chunk, ssize_t moved);
+    static StreamTicket::Failure failure(const Chunk& chunk, ssize_t moved);
 };
 
 bool StreamTicket::wait(long timeout_ns, const std::function<bool()>& interrupted) {
@@ -69,7 +69,7 @@ bool StreamTicket::wait(long timeout_ns, const std::function<bool()>& interrupte
             for (int pause = 0; pause < 32 && !done(); pause++) relax();
         if (!done() && !sleep(timeout_ns < 0 ? -1 : timeout_ns - long(spin), interrupted)) return false;
     }
-    if (error_) throw *error_;
+    if (error_) throw Error(error_->code, error_->what);
     return true;
 }
 
@@ -217,7 +217,7 @@ bool StreamState::next(Lane& lane, Chunk& chunk) {
         }
         for (const Ticket& other : first->after_)
             if (other->error_ && !first->error_)
-                first->error_ = Error(other->error_->code, "'" + first->name_ + "' was not moved, because what had to be moved before it was not: " + other->error_->what());
+                first->error_ = {other->error_->code, "'" + first->name_ + "' was not moved, because what had to be moved before it was not: " + other->error_->what};
         first->after_.clear();
         if (first->error_) {
             Ticket failed = std::move(first);      // of a failed one the rest is not begun
@@ -263,8 +263,8 @@ void StreamState::ended(Lane& lane, const Chunk& chunk, ssize_t moved, u64 sum) 
 void StreamState::finish(Lane& lane, StreamTicket& ticket) {
     lane.counts.requests++;
     if (!ticket.error_ && ticket.check_.verify == Verify::compare && ticket.sum_ != ticket.check_.expected)
-        ticket.error_ = Error(Code::corrupt, "'" + ticket.name_ + "', " + range_text(ticket.bytes_, ticket.home_.at) + " of " + ticket.home_.file->path +
-                                                 ", is not what was written there: its checksum differs. Remove the file, so that it is made anew");
+        ticket.error_ = {Code::corrupt, "'" + ticket.name_ + "', " + range_text(ticket.bytes_, ticket.home_.at) + " of " + ticket.home_.file->path +
+                                            ", is not what was written there: its checksum differs. Remove the file, so that it is made anew"};
     ticket.home_.file.reset();
     ticket.done_.store(true, std::memory_order_release);
     if (sleepers) rung.notify_all();
@@ -272,12 +272,12 @@ void StreamState::finish(Lane& lane, StreamTicket& ticket) {
         if (!other.requests.empty()) other.more.notify_all();  // the first there may have waited for this one
 }
 
-Error StreamState::failure(const Chunk& chunk, ssize_t moved) {
+StreamTicket::Failure StreamState::failure(const Chunk& chunk, ssize_t moved) {
     const StreamTicket& ticket = *chunk.ticket;
     const std::string what = std::string(ticket.lane_ == StreamTicket::flash_read ? "reading" : "writing") + " '" + ticket.name_ + "', " +
                              range_text(chunk.bytes, ticket.home_.at + chunk.at) + " of " + ticket.home_.file->path;
-    if (moved >= 0) return FlashError(EIO, what + ", ended after " + std::to_string(moved) + ": the file was truncated, or the disk is failing");
-    return FlashError(int(-moved), what + ", failed: " + std::strerror(int(-moved)) + " (errno " + std::to_string(-moved) + ")");
+    if (moved >= 0) return {Code::flash, what + ", ended after " + std::to_string(moved) + ": the file was truncated, or the disk is failing"};
+    return {moved == -ENOSPC ? Code::no_room : Code::flash, what + ", failed: " + std::strerror(int(-moved)) + " (errno " + std::to_string(-moved) + ")"};
 }
 
 }  // namespace osf

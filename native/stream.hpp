@@ -72,7 +72,8 @@ private:
     // changed with the state's mutex held
     u64 taken_ = 0, under_way_ = 0;                // bytes given to workers; chunks that they have
     u64 sum_ = 0;
-    std::optional<Error> error_;
+    struct Failure { Code code; std::string what; };  // each who waits has an Error of its own
+    std::optional<Failure> error_;
     std::atomic<bool> done_{false};
 };
 
