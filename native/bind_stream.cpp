@@ -66,7 +66,7 @@ void bind_stream(nb::module_& m) {
     m.attr("PIECE") = PIECE;
     m.def("check_padded", &check_padded, "address"_a, "nbytes"_a, "first"_a = 0, free_gil());
     nb::class_<StreamFile>(m, "StreamFile")
-        .def("__init__", [](StreamFile* at, int fd, std::string path) { new (at) StreamFile{file_of(fd), std::move(path)}; }, "fd"_a, "path"_a)
+        .def(nb::new_([](int fd, std::string path) { return std::make_shared<StreamFile>(file_of(fd), std::move(path)); }), "fd"_a, "path"_a)
         .def_ro("path", &StreamFile::path)
         .def("allocate", &allocate, "nbytes"_a);
     nb::class_<StreamTicket>(m, "StreamTicket")

@@ -27,9 +27,13 @@
 namespace osf {
 
 // A file that storages live in. Closed with the last request that uses it.
-struct StreamFile {
-    std::unique_ptr<File> file;
-    std::string path;                              // for people
+//
+// enable_shared_from_this, here and of tickets: else Python's references to them would be given back by the interpreter's lock, which
+// a worker must never wait for.
+struct StreamFile : std::enable_shared_from_this<StreamFile> {
+    StreamFile(std::unique_ptr<File> it, std::string at) : file(std::move(it)), path(std::move(at)) {}
+    const std::unique_ptr<File> file;
+    const std::string path;                        // for people
 };
 
 struct Home {                                      // of one storage
@@ -47,7 +51,7 @@ struct Check {
 
 struct StreamState;
 
-class StreamTicket {
+class StreamTicket : public std::enable_shared_from_this<StreamTicket> {
 public:
     bool done() const { return done_.load(std::memory_order_acquire); }
     // False: the time is over (negative: never), or it was interrupted, which is asked every 100 ms. Throws what the request failed with.
