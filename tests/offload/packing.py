@@ -33,4 +33,3 @@ def read_through(packed: Packed, name: str) -> bytes:
     streamer = _core.Streamer(arena, arena.address, arena.nbytes)
     streamer.read(packed.file, there.at, 0, there.nbytes, name, there.check).wait()
     return bytes(memoryview(arena.range(0, there.nbytes, None)))
-

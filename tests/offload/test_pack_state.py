@@ -39,7 +39,7 @@ def test_storages_lie_in_the_order_of_their_use(tmp_path: Path) -> None:
     packed = pack_state(weights(), ["layer.2.weight", "layer.0.weight"], folder=tmp_path, name="w")
     assert [one.name for one in packed.storages] == [f"layer.{at}.weight" for at in (2, 0, 1, 3)]
     assert [one.at for one in packed.storages] == sorted(one.at for one in packed.storages)
-    with pytest.raises(UnknownName, match="no weights 'layer.9'"):
+    with pytest.raises(UnknownName, match=r"no weights 'layer\.9'"):
         pack_state(weights(), ["layer.9"], folder=tmp_path)
     with pytest.raises(UnknownName, match=r"has no tensor 'layer\.9'"):
         packed.storage_of("layer.9")
@@ -115,20 +115,20 @@ def test_an_altered_byte_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match=rf"'layer\.3\.weight'.*{packed.path}"):
         read_through(again, "layer.3.weight")
     assert read_through(again, "layer.2.weight") == weights()["layer.2.weight"].tobytes()
+    homes = Homes(tmp_path, dram=2 << 20)
+    homes.packed(0, again, "layer.3.weight", "dram")
     with pytest.raises(Corrupt, match=r"'layer\.3\.weight'"):
-        homes = Homes(tmp_path, dram=2 << 20)
-        homes.packed(0, again, "layer.3.weight", "dram")
         homes.load()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_altered_byte_of_the_head_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("head")
     packed = pack_state(weights(), folder=folder, name="w")
     raw = bytearray(Path(packed.path).read_bytes())
     text_end = 4096 + _packed_format.decode_head(bytes(raw), "").table_bytes
-    at = data.draw(st.one_of(st.integers(0, 143), st.integers(4096, text_end - 1)))
+    at = data.draw(st.one_of(st.integers(0, 111), st.integers(4096, text_end - 1)))
     raw[at] ^= data.draw(st.integers(1, 255))
     Path(packed.path).write_bytes(raw)
     with pytest.raises((Corrupt, WrongVersion), match="w"):

@@ -1,4 +1,4 @@
-"""Files that storages live in, opened for direct transfers; those of one run have no name, so that nothing is left of it.
+"""Files that storages live in, opened for direct transfers. Those of one run have no name: nothing is left of it.
 
 Direct: past the page cache, which would hold a second copy of what is streamed, and be slower.
 """

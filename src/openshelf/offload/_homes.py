@@ -54,7 +54,7 @@ class Homes:
         self._memory = DeviceArena(sectors(dram)) if dram else None
         self._taken = 0
         self._loader: Streamer | None = None
-        self._loading: list[StreamTicket] = []
+        self._loading: list[tuple[Home, Place, StreamTicket]] = []
         self._buffer: tuple[DeviceArena, Streamer] | None = None
         self._kept: list[object] = []  # whose files or memory is used
 
@@ -75,8 +75,8 @@ class Homes:
         self._keep(packed)
         if tier == "dram" and there.nbytes:
             place = self._take(name, there.nbytes)
-            self._loading.append(self._load().read(packed.file, there.at, place, there.nbytes, name, there.check))
-            home.now = Place(None, self._address(place))
+            ticket = self._load().read(packed.file, there.at, place, there.nbytes, name, there.check)
+            self._loading.append((home, Place(None, self._address(place)), ticket))
         return home
 
     def shared(self, storage: int, shared: Shared, name: str) -> Home:
@@ -106,9 +106,11 @@ class Homes:
 
     def load(self) -> None:
         """Until what lives in `dram` has come from the packed file. Corrupt if that was altered."""
-        for ticket in self._loading:
+        while self._loading:
+            home, place, ticket = self._loading[-1]
             ticket.wait()
-        self._loading.clear()
+            home.now = place  # until here it was read from the file
+            self._loading.pop()
         if self._loader is not None:
             self._loader.close()
             self._loader = None

@@ -96,15 +96,14 @@ class Mover:
         if storage in self._reads:
             raise BadInput(f"the storage {home.name!r} is stored while it is being read, and nobody has waited for it")
         room = need_room_of(home)
+        self.wait_written(storage)  # that it is stored again before it has arrived is rare
         self.moved.writes += 1
         self.moved.written_bytes += home.nbytes
         home.now = room
         if not home.nbytes:
             return
         check = self._verify == "always" and room.file is not None
-        before = self._writes.get(storage)
-        after = [before.ticket] if before is not None else []
-        ticket = self._streamer.write(room.file, room.at, offset, home.nbytes, home.name, check, 0, after)
+        ticket = self._streamer.write(room.file, room.at, offset, home.nbytes, home.name, check)
         self._writes[storage] = _Leaving(ticket, offset, offset + sectors(home.nbytes))
 
     def wait_written(self, storage: int) -> None:

@@ -12,7 +12,10 @@ from openshelf.offload._files import open_direct
 
 
 class Packed:
-    """An open packed file; `named`: others can open it too. Its head was checked; a storage's bytes are checked when they are read."""
+    """An open packed file. Its head was checked; a storage's bytes are checked when they are read.
+
+    `named`: others can open it too.
+    """
 
     def __init__(self, descriptor: int, path: str) -> None:
         """Takes the descriptor over, which may be direct."""
