@@ -69,7 +69,7 @@ def streamed(packed: Packed, folder: Path, arena: DeviceArena, verify: Verify) -
     homes = Homes(folder)
     for number, storage in enumerate(packed.storages):
         homes.packed(number, packed, storage.name)
-    mover = Mover(homes, arena, depth=THREADS, verify=verify)
+    mover = Mover(homes, arena, verify=verify)
     slots = ARENA // STORAGE
 
     def read() -> float:

@@ -77,7 +77,7 @@ void bind_stream(nb::module_& m) {
         .def(
             "__init__",
             [](Streamer* at, nb::handle, u64 address, u64 bytes, u32 depth) { new (at) Streamer(reinterpret_cast<char*>(address), bytes, depth); },
-            "owner"_a, "address"_a, "nbytes"_a, "depth"_a = 4, nb::keep_alive<1, 2>())
+            "owner"_a, "address"_a, "nbytes"_a, "depth"_a = Streamer::DEPTH, nb::keep_alive<1, 2>())
         .def(
             "read",
             [](Streamer& streamer, std::shared_ptr<StreamFile> file, u64 at, u64 offset, u64 bytes, std::string name, std::optional<u64> check, Tickets after) {

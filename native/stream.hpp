@@ -93,8 +93,10 @@ public:
     static constexpr u64 CHUNK = MIB;
     static constexpr std::array<const char*, 4> LANES = {"flash_read", "flash_write", "dram_read", "dram_write"};
 
-    // The arena stays the caller's, and must stay there until close() has returned.
-    Streamer(char* arena, u64 bytes, u32 depth = 4);
+    static constexpr u32 DEPTH = 6;                // four keep a disk busy, while two compare checksums
+
+    // The arena stays the caller's, and must stay there until close() has returned. `depth`: workers of a lane to flash.
+    Streamer(char* arena, u64 bytes, u32 depth = DEPTH);
     ~Streamer();                                   // as close()
     Streamer(const Streamer&) = delete;
     Streamer& operator=(const Streamer&) = delete;

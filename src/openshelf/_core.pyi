@@ -455,7 +455,7 @@ class Streamer:
     seconds with something under way, and the most chunks that were under way.
     """
 
-    def __init__(self, owner: Any, address: int, nbytes: int, depth: int = 4) -> None: ...
+    def __init__(self, owner: Any, address: int, nbytes: int, depth: int = 6) -> None: ...
     def read(
         self,
         file: StreamFile | None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openshelf._core import DeviceArena
+from openshelf._core import DeviceArena, Streamer
 from openshelf.errors import BadAddress, BadInput, Closed, Corrupt, FlashFailed, Mismatch, NoRoom, UnknownName
 from openshelf.offload._homes import Homes
 from openshelf.offload._mover import Mover, Verify
@@ -82,7 +84,7 @@ def test_many_reads_are_under_way_at_a_time(tmp_path: Path) -> None:
         assert (mover.moved.reads, mover.moved.read_bytes) == (12, 12 * 800_000)
         lane = mover.lanes()["flash_read"]
         assert lane.requests == 12
-        assert 1 <= lane.most <= 4
+        assert 1 <= lane.most <= 6
         assert lane.busy_s > 0
 
 
@@ -200,3 +202,17 @@ def test_a_forked_child_is_refused_and_ends(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     mover.wait(0)
     mover.close()
+
+
+def test_ctrl_c_is_heard_while_waiting() -> None:
+    arena, memory = DeviceArena(64 * SLOT), np.ones(64 * SLOT, np.uint8)
+    streamer = Streamer(arena, arena.address, arena.nbytes)
+    tickets = [streamer.read(None, memory.ctypes.data, 0, memory.nbytes) for _ in range(100)]  # takes a second
+    assert not tickets[-1].wait(0.001)
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        tickets[-1].wait()
+    timer.join()
+    assert tickets[-1].wait()
+    streamer.close()

@@ -50,7 +50,7 @@ class Mover:
     ("always", changed storages too), or "never". Errors of a transfer are raised by the wait for it.
     """
 
-    def __init__(self, homes: Homes, arena: DeviceArena, *, depth: int = 4, verify: Verify = "first") -> None:
+    def __init__(self, homes: Homes, arena: DeviceArena, *, depth: int = 6, verify: Verify = "first") -> None:
         if verify not in ("first", "always", "never"):
             raise BadInput(f"verify is 'first', 'always' or 'never', got {verify!r}")
         homes.load()
