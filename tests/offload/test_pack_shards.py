@@ -17,6 +17,7 @@ from openshelf.errors import BadInput, Corrupt, UnknownName
 from openshelf.offload import _shards
 from openshelf.offload._pack import pack_shards
 from tests.offload.packing import content, read_through, weights
+from tests.processes import Peer, State
 
 save_file: Any = pytest.importorskip("safetensors.numpy").save_file
 
@@ -67,6 +68,20 @@ def test_a_changed_shard_is_noticed(tmp_path: Path) -> None:
     packed = pack_shards(file, folder=tmp_path / "cache")
     assert packed.generation == 2
     assert content(packed) == {name: value.tobytes() for name, value in weights(2).items()}
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def pack(state: State, source: str, folder: str) -> int:
+    packed = pack_shards(source, folder=folder)
+    return packed.generation
+
+
+def test_two_that_pack_at_once_make_one_file(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    with Peer() as one, Peer() as two:
+        one.start(pack, str(tmp_path), str(tmp_path / "cache"))
+        two.start(pack, str(tmp_path), str(tmp_path / "cache"))
+        assert (one.finish(), two.finish()) == (1, 1)
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

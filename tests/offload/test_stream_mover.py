@@ -137,6 +137,31 @@ def test_an_altered_weight_is_refused_when_it_is_first_read(tmp_path: Path) -> N
         homes.value(1)
 
 
+def test_what_has_no_bytes_moves_without_a_transfer(tmp_path: Path) -> None:
+    packed = pack_state({"empty": np.zeros((0, 3), np.float32)}, folder=tmp_path)
+    homes = Homes(tmp_path)
+    homes.packed(0, packed, "empty")
+    homes.room(0, "empty", 0)
+    with Mover(homes, DeviceArena(SLOT)) as mover:
+        mover.begin_read(0, 0)
+        mover.wait(0)
+        mover.begin_write(0, 0)
+        mover.wait_written(0)
+        assert (mover.moved.reads, mover.moved.writes) == (1, 1)
+    assert homes.value(0).nbytes == 0
+
+
+def test_a_storage_may_be_stored_again_and_again(tmp_path: Path) -> None:
+    homes = Homes(tmp_path)
+    homes.room(0, "moments", SLOT)
+    arena = DeviceArena(2 * SLOT)
+    with Mover(homes, arena) as mover:
+        for turn in range(20):
+            slot_of(arena, turn % 2, SLOT)[:] = turn
+            mover.begin_write(0, turn % 2 * SLOT)
+    assert (homes.value(0) == 19).all()
+
+
 def test_a_truncated_file_is_told(tmp_path: Path) -> None:
     packed = pack_state(weights(), folder=tmp_path, name="w")
     homes = Homes(tmp_path)

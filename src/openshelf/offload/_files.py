@@ -114,7 +114,8 @@ class Scratch:
         """A place for so many bytes, which the disk has from now on."""
         need_room(self.folder, sectors(nbytes), what)
         place, end = self.nbytes, self.nbytes + sectors(nbytes)
-        self.file.allocate(end)
+        if end > place:
+            self.file.allocate(end)
         self.nbytes = end
         return place
 
