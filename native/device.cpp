@@ -19,18 +19,18 @@ constexpr u64 TICK_NS = 100'000'000;
 
 std::atomic<u64> forks_seen{0};
 
-u64 fork_number() {
-    static const int once = pthread_atfork(nullptr, nullptr, [] { forks_seen.fetch_add(1, std::memory_order_relaxed); });
-    (void)once;
-    return forks_seen.load(std::memory_order_relaxed);
-}
-
 void need_own(u64 fork) {
     if (fork != fork_number())
         throw Error(Code::closed, "the device belongs to the process that this one was forked from; make one here");
 }
 
 }  // namespace
+
+u64 fork_number() {
+    static const int once = pthread_atfork(nullptr, nullptr, [] { forks_seen.fetch_add(1, std::memory_order_relaxed); });
+    (void)once;
+    return forks_seen.load(std::memory_order_relaxed);
+}
 
 DeviceArena::DeviceArena(u64 bytes) : bytes_(bytes), fork_(fork_number()) {
     const u64 whole = align_up(bytes, PAGE) + HUGE_PAGE;  // so that the data can begin where a huge page does

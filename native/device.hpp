@@ -19,6 +19,8 @@
 
 namespace osf {
 
+u64 fork_number();  // changes in a child: what has threads belongs to the process that made it
+
 // Memory of the process's own, every page of it there before the first copy.
 class DeviceArena {
 public:

@@ -80,4 +80,6 @@ Disk& real_disk() {
     return disk;
 }
 
+std::unique_ptr<File> file_of(int fd) { return std::make_unique<RealFile>(fd); }
+
 }  // namespace osf

@@ -36,5 +36,6 @@ public:
 };
 
 Disk& real_disk();
+std::unique_ptr<File> file_of(int fd);  // takes the descriptor over
 
 }  // namespace osf

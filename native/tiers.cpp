@@ -7,30 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checksum.hpp"
+
 namespace osf {
 
-// As hash_bytes, each step a bijection, so that a change of one word always shows; eight chains, because one core has to keep up
-// with a disk while it does other things.
-template <bool copies>
-static u64 check_words(const char* bytes, char* to, u64 seed) {
-    constexpr u64 FACTOR = 0x9fb21c651e98df25ull;
-    u64 chains[8];
-    for (u64 at = 0; at < 8; at++) chains[at] = seed ^ at;
-    for (u64 at = 0; at < UNIT; at += 64) {
-        u64 words[8];
-        std::memcpy(words, bytes + at, sizeof words);
-        if constexpr (copies) std::memcpy(to + at, words, sizeof words);
-        for (int lane = 0; lane < 8; lane++) {
-            chains[lane] = (chains[lane] ^ words[lane]) * FACTOR;
-            chains[lane] ^= chains[lane] >> 32;
-        }
-    }
-    return hash_bytes(chains, sizeof chains, seed);
-}
-
 u64 unit_check(const char* bytes, u64 unit, u64 word, char* to) {
-    const u64 seed = unit << 28 | generation_of(word);
-    return to ? check_words<true>(bytes, to, seed) : check_words<false>(bytes, nullptr, seed);
+    return check_bytes(bytes, UNIT, unit << 28 | generation_of(word), to);
 }
 
 static u64 head_check(const TiersHead& head) {

@@ -426,6 +426,61 @@ class CopyQueue:
     def after(self, ticket: Ticket) -> None: ...
     def close(self) -> None: ...
 
+# transfers between an arena and the homes of storages
+
+SECTOR: int
+PIECE: int
+
+def check_padded(address: int, nbytes: int, first: int = 0) -> int:
+    """The checksum of a storage, or of a part of it that begins with piece `first`, followed by zeros to the sector."""
+
+class StreamFile:
+    """Takes the descriptor over."""
+
+    def __init__(self, fd: int, path: str) -> None: ...
+    @property
+    def path(self) -> str: ...
+    def allocate(self, nbytes: int) -> None: ...
+
+class StreamTicket:
+    @property
+    def done(self) -> bool: ...
+    @property
+    def check(self) -> int: ...
+    def wait(self, timeout_s: float = -1.0) -> bool: ...
+
+class Streamer:
+    """Keeps `owner`, whose memory it is. Closes, when it is dropped, as close() does: it finishes what it has.
+
+    `file` None: `at` is an address, whose memory the caller keeps. counts: of each lane the requests done, bytes,
+    seconds with something under way, and the most chunks that were under way.
+    """
+
+    def __init__(self, owner: Any, address: int, nbytes: int, depth: int = 6) -> None: ...
+    def read(
+        self,
+        file: StreamFile | None,
+        at: int,
+        offset: int,
+        nbytes: int,
+        name: str = "",
+        check: int | None = None,
+        after: Sequence[StreamTicket] = (),
+    ) -> StreamTicket: ...
+    def write(
+        self,
+        file: StreamFile | None,
+        at: int,
+        offset: int,
+        nbytes: int,
+        name: str = "",
+        check: bool = False,
+        first: int = 0,
+        after: Sequence[StreamTicket] = (),
+    ) -> StreamTicket: ...
+    def counts(self) -> dict[str, tuple[int, int, float, int]]: ...
+    def close(self) -> None: ...
+
 # measuring
 
 class Pages:

@@ -44,6 +44,7 @@ TIERS = {
     "tiers.policy",
 }
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
+OFFLOAD_STREAM = {"offload.stream", "offload.stream_checked"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -130,3 +131,11 @@ def test_tiers_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "tiers.py")
     assert rows.keys() >= TIERS
     assert all(row["value"] is not None for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_offload_stream_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "offload_stream.py")
+    assert rows.keys() == OFFLOAD_STREAM
+    assert all(row["value"] > 0 for row in rows.values())
