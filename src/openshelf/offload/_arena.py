@@ -43,9 +43,7 @@ def settle(
 
 
 class _Sweep:
-    def __init__(
-        self, course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int
-    ) -> None:
+    def __init__(self, course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int) -> None:
         self.course, self.given, self.homes, self.long = course, moves, homes, long
         self.budget = budget
         self.holes = Holes(budget)
