@@ -53,7 +53,7 @@ class Builder:
 
 
 def llama(layers: int, hidden: int, tokens: int, *, vocabulary: int = 32000, train: bool = False) -> Program:
-    """A Llama: seven matrices a layer, fp32; `train` adds the backward pass and Adam, each layer's as soon as it can."""
+    """A Llama: seven matrices a layer, fp32; `train` adds the backward pass and Adam, layer by layer."""
     b = Builder()
     wide = hidden * 11 // 4
     row = 4 * tokens * hidden

@@ -63,7 +63,8 @@ class _Sweep:
 
     def steps(self) -> list[Step]:
         ops = self.course.program.ops
-        for self.at, (kind, which) in enumerate(self.given):
+        for at, (kind, which) in enumerate(self.given):
+            self.at = at
             if kind == RUN:
                 self.run(ops[which])
             elif kind == PREFETCH:
@@ -106,7 +107,7 @@ class _Sweep:
             for s in list(self.here):
                 self.evict(s)
             offsets = self.fetch(needed) and self.offsets(op)
-            assert offsets is not None and offsets is not False, "the budget is above the least"
+            assert offsets, "the budget is at least what one operator needs"
         for s in needed:
             if self.here[s].coming:
                 self.out.append(Wait(s))
@@ -133,7 +134,7 @@ class _Sweep:
     def offsets(self, op: Op) -> tuple[tuple[int, ...], tuple[int, int]] | None:
         """Where what the operator makes goes, and its workspace; None if its own storages are in the way."""
         touched = op.touches
-        found = []
+        found: list[int] = []
         for s in op.makes:
             while (offset := self.hole(s)) is None:
                 self.repairs += 1

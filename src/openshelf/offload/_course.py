@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _gaps(s: int, uses: Sequence[Use], kept: bool) -> list[Gap]:
     last_change = changes[-1] if changes else -1
     found = []
     changed = False
-    for before, after in zip(uses, uses[1:], strict=False):
+    for before, after in pairwise(uses):
         changed = changed or before.changed
         if after.position > before.position + 1 and not after.made:
             stored_anyway = kept and before.position >= last_change

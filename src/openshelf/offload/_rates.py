@@ -79,4 +79,4 @@ class Rates:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Rates:
-        return cls(*(Lane(**plain[lane]) for lane in LANES), slowdown=plain["slowdown"])
+        return cls(**{lane: Lane(**plain[lane]) for lane in LANES}, slowdown=plain["slowdown"])

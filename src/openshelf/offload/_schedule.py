@@ -33,7 +33,7 @@ GOOD = 1.005  # a draft this close to the bound is not worth more search
 def schedule(program: Program, budget: int, rates: Rates, dram: int, time_limit: float) -> tuple[Draft, list[str]]:
     """The best draft found, and how it was found; `budget` is at least what `lifetimes` calls the least."""
     deadline = time.monotonic() + time_limit
-    flash: tuple[Home, ...] = ("flash",) * len(program.storages)
+    flash: tuple[Home, ...] = tuple("flash" for _ in program.storages)
     course = Course.of(program)
     notes: list[str] = []
     best = _greedy(course, budget, rates, flash, deadline)
@@ -92,8 +92,8 @@ def _settings() -> Iterator[_Setting]:
     """The likely ones first."""
     yield _Setting(0.1, 8, 50, 1.0, 0)
     yield _Setting(0.0, float("inf"), 0, 1.0, 0)
-    tries = itertools.product((0, 1, 4), (0.1, 0.25, 0.0, 0.5), (2, 8, float("inf"), 0), (50, 0), (1.0, 0.92))
-    for again, reserve, ahead, long, full in tries:
+    tries = itertools.product((50, 0), (1.0, 0.92), (0.1, 0.25, 0.0, 0.5), (2, 8, float("inf"), 0), (0, 1, 4))
+    for long, full, reserve, ahead, again in tries:
         yield _Setting(reserve, ahead, long, full, again)
 
 

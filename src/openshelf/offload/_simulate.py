@@ -50,8 +50,8 @@ def simulate(
     free = dict.fromkeys(LANES, 0.0)  # when each lane has done all that it was asked for
     busy = dict.fromkeys(LANES, 0.0)
     moved = dict.fromkeys(LANES, 0)
-    reads = {home: (f"{home}_read", rates.read(home)) for home in ("flash", "dram")}  # type: ignore[arg-type]
-    writes = {home: (f"{home}_write", rates.write(home)) for home in ("flash", "dram")}  # type: ignore[arg-type]
+    reads = {home: (f"{home}_read", rates.read(home)) for home in ("flash", "dram")}
+    writes = {home: (f"{home}_write", rates.write(home)) for home in ("flash", "dram")}
     ends: dict[int, float] = {}  # of a storage's transfer under way
     waits: dict[int, float] = {}
     drawn: list[Span] = []

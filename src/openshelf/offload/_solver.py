@@ -1,8 +1,8 @@
 """Which storages stay, solved by HiGHS: the choice that moves the fewest seconds of bytes, within the room there is.
 
 A yes or no for each gap, and for each stretch of operators a limit of bytes. Long programs are solved in groups of
-neighbouring gaps, a few layers each, with all others as they are. What this leaves out, when the lanes are free and what
-reads ahead need, is tried with several reserves and decided by the times of the drafts.
+neighbouring gaps, a few layers each, with all others as they are. When the lanes are free and what reads ahead need is
+not in it: several reserves are tried, and the times of the drafts decide.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def _solve_group(
     # Between two of these positions the same gaps are open: one limit each, the least room in between.
     edges = sorted({gap.before + 1 for gap in gaps} | {gap.after for gap in gaps})
     page = 4096.0
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         open_ = [at for at, gap in enumerate(gaps) if gap.before < first and gap.after >= last]
         limit = max(0, int(room[first:last].min()))
         if sum(course.sizes[gaps[at].storage] for at in open_) > limit:
