@@ -9,6 +9,7 @@ from openshelf.offload._arena import settle
 from openshelf.offload._course import Course
 from openshelf.offload._rates import Home, Rates
 from openshelf.offload._simulate import Times, simulate
+from openshelf.offload._static import settle_static
 from openshelf.offload._steps import Step
 from openshelf.offload._walk import walk
 
@@ -42,5 +43,9 @@ def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
     course, homes = choice.course, choice.homes
     residencies = course.residencies(choice.stays)
     moves = walk(course, residencies, rates, homes, choice.room, choice.starts)
-    steps, _ = settle(course, moves, homes, budget, choice.long)
-    return Draft(choice, steps, simulate(course.program, steps, rates, homes))
+    steps, repairs = settle(course, moves, homes, budget, choice.long)
+    found = Draft(choice, steps, simulate(course.program, steps, rates, homes))
+    if repairs and (static := settle_static(course, moves, budget)) is not None:
+        other = Draft(choice, static, simulate(course.program, static, rates, homes))
+        found = min(found, other, key=lambda one: one.score)
+    return found
