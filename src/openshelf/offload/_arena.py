@@ -32,19 +32,27 @@ class _Block:
 
 
 def settle(
-    course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int
+    course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int, others: frozenset[int]
 ) -> tuple[list[Step], int]:
     """Steps with offsets, and how many storages had to leave or to come later than in the moves.
 
-    What is in the arena for more than `long` moves goes to its low end.
+    What is in the arena for more than `long` moves goes to its low end; for `others` it is the other way round.
     """
-    sweep = _Sweep(course, moves, homes, budget, long)
+    sweep = _Sweep(course, moves, homes, budget, long, others)
     return sweep.steps(), sweep.repairs
 
 
 class _Sweep:
-    def __init__(self, course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int) -> None:
-        self.course, self.given, self.homes, self.long = course, moves, homes, long
+    def __init__(
+        self,
+        course: Course,
+        moves: Sequence[Move],
+        homes: Sequence[Home],
+        budget: int,
+        long: int,
+        others: frozenset[int],
+    ) -> None:
+        self.course, self.given, self.homes, self.long, self.others = course, moves, homes, long, others
         self.budget = budget
         self.holes = Holes(budget)
         self.here: dict[int, _Block] = {}
@@ -95,10 +103,8 @@ class _Sweep:
         return True
 
     def hole(self, s: int) -> int | None:
-        leaves = self.leaves[s]
-        at = bisect_left(leaves, self.at)
-        stays = (leaves[at] if at < len(leaves) else len(self.given)) - self.at
-        return self.holes.take(self.course.sizes[s], high=stays <= self.long)
+        stays = self.next_leave(s) - self.at
+        return self.holes.take(self.course.sizes[s], high=(stays <= self.long) != (s in self.others))
 
     def run(self, op: Op) -> None:
         needed = tuple(dict.fromkeys(op.reads + op.changes))

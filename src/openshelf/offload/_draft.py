@@ -24,6 +24,7 @@ class Choice:
     starts: Mapping[tuple[int, int], int]  # (storage, position of use) -> where its read may begin; 0 if missing
     room: int  # bytes that may be filled: less than the budget leaves some against fragmentation
     long: int  # what is in the arena for more moves than this goes to its low end
+    others: frozenset[int] = frozenset()  # storages that go to the other end than `long` says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Draft:
     choice: Choice
     steps: list[Step]
     times: Times
+    repairs: int  # storages that had to move because there was no room in one piece
 
     @property
     def score(self) -> tuple[float, int]:
@@ -43,9 +45,9 @@ def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
     course, homes = choice.course, choice.homes
     residencies = course.residencies(choice.stays)
     moves = walk(course, residencies, rates, homes, choice.room, choice.starts)
-    steps, repairs = settle(course, moves, homes, budget, choice.long)
-    found = Draft(choice, steps, simulate(course.program, steps, rates, homes))
+    steps, repairs = settle(course, moves, homes, budget, choice.long, choice.others)
+    found = Draft(choice, steps, simulate(course.program, steps, rates, homes), repairs)
     if repairs and (static := settle_static(course, moves, budget)) is not None:
-        other = Draft(choice, static, simulate(course.program, static, rates, homes))
+        other = Draft(choice, static, simulate(course.program, static, rates, homes), 0)
         found = min(found, other, key=lambda one: one.score)
     return found

@@ -30,7 +30,7 @@ def least_seconds(program: Program, budget: int, rates: Rates, *, time_limit: fl
 
 
 def _with_pauses(program: Program) -> Program:
-    """Nothing is done before each operator: one more place for transfers to begin, between others that are waited for."""
+    """With an operator that does nothing before each: one more place where transfers can begin."""
     ops: list[Op] = []
     for op in program.ops:
         ops.append(Op(len(ops), "", ()))

@@ -19,18 +19,14 @@ MOST = 4000  # drafts in one refinement: the result is the same on a fast and on
 
 def refine(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
     """The draft, or a better one."""
-    tried = 0
-    better = True
-    while better:
-        better = False
-        for choice in _changes(best):
-            if tried >= MOST or time.monotonic() > deadline:
-                return best
-            tried += 1
-            found = draft(choice, rates, budget)
-            if found.score < best.score:
-                best, better = found, True
-                break
+    tried = at = in_vain = 0
+    changes = list(_changes(best))
+    while in_vain < len(changes) and tried < MOST and time.monotonic() < deadline:
+        found = draft(changes[at % len(changes)], rates, budget)
+        tried, at, in_vain = tried + 1, at + 1, in_vain + 1
+        if found.score < best.score:
+            best, in_vain = found, 0
+            changes = list(_changes(best))  # go on from here: what was tried before comes last
     return best
 
 
@@ -50,6 +46,11 @@ def _changes(best: Draft) -> Iterator[Choice]:
         for start in {0, now - 2, now - 1, now + 1, now + 2, load[1]}:
             if start != now and 0 <= start <= load[1]:
                 yield dataclasses.replace(choice, starts={**choice.starts, load: start})
+    if best.repairs:
+        for long in (0, 5, 12, 50, 1 << 60):
+            yield dataclasses.replace(choice, long=long)
+        for s in range(len(course.sizes)):
+            yield dataclasses.replace(choice, others=choice.others ^ {s})
     # One leaves so that another stays: what operators wait for, against what is there at that time.
     for number in gaps:
         gap = course.gaps[number]
