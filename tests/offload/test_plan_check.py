@@ -107,7 +107,7 @@ def test_making_anew_is_accepted_while_inputs_are_the_same() -> None:
 
 
 def test_moving_through_the_home_is_accepted() -> None:
-    moved = [Store(X), Detach(X), Prefetch(X, 3 * PAGE), Wait(X)]
+    moved: list[Step] = [Store(X), Detach(X), Prefetch(X, 3 * PAGE), Wait(X)]
     check_steps(PROGRAM, [*GOOD[:3], *moved, Run(1), Store(W), Run(2, (PAGE, 2 * PAGE)), *GOOD[6:]], BUDGET)
 
 

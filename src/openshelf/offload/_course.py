@@ -34,7 +34,7 @@ class Gap:
 class Residency:
     """A storage is in the arena from the use at `first` to that at `last`; `loaded`: its bytes come from its home.
 
-    `stored`: the position after which it is stored, the last that changes it; -1: it is not.
+    `stored`: the position after which it can be stored, the last that changes it; -1: it is not stored.
     """
 
     storage: int

@@ -24,6 +24,7 @@ class Choice:
     starts: Mapping[tuple[int, int], int]  # (storage, position of use) -> where its read may begin; 0 if missing
     room: int  # bytes that may be filled: less than the budget leaves some against fragmentation
     long: int  # what is in the arena for more moves than this goes to its low end
+    later: frozenset[tuple[int, int]] = frozenset()  # (storage, last use) of those stored then, not once they can be
     others: frozenset[int] = frozenset()  # storages that go to the other end than `long` says
 
 
@@ -44,6 +45,13 @@ def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
     """The steps for a choice, whatever it is, within the budget; the budget is at least the least and aligned."""
     course, homes = choice.course, choice.homes
     residencies = course.residencies(choice.stays)
+    if choice.later:
+        residencies = [
+            dataclasses.replace(one, stored=one.last)
+            if one.stored >= 0 and (one.storage, one.last) in choice.later
+            else one
+            for one in residencies
+        ]
     moves = walk(course, residencies, rates, homes, choice.room, choice.starts)
     steps, repairs = settle(course, moves, homes, budget, choice.long, choice.others)
     found = Draft(choice, steps, simulate(course.program, steps, rates, homes), repairs)

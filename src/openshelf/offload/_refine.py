@@ -39,7 +39,11 @@ def _changes(best: Draft) -> Iterator[Choice]:
         stays = list(choice.stays)
         stays[number] = not stays[number]
         yield dataclasses.replace(choice, stays=tuple(stays))
-    loads = [(one.storage, one.first) for one in course.residencies(choice.stays) if one.loaded]
+    residencies = course.residencies(choice.stays)
+    for one in residencies:
+        if 0 <= one.stored < one.last:
+            yield dataclasses.replace(choice, later=choice.later ^ {(one.storage, one.last)})
+    loads = [(one.storage, one.first) for one in residencies if one.loaded]
     loads.sort(key=lambda load: -waited.get(load[0], 0.0))
     for load in loads:
         now = choice.starts.get(load, 0)

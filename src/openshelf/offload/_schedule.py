@@ -27,6 +27,7 @@ from openshelf.offload._solver import solve_stays
 from openshelf.offload._stays import choose_stays, crowding
 from openshelf.offload._steps import Prefetch, Store
 
+STARTS = 4  # drafts that are refined
 GOOD = 1.005  # a draft this close to the bound is not worth more search
 
 
@@ -36,14 +37,14 @@ def schedule(program: Program, budget: int, rates: Rates, dram: int, time_limit:
     flash: tuple[Home, ...] = tuple("flash" for _ in program.storages)
     course = Course.of(program)
     notes: list[str] = []
-    best = _greedy(course, budget, rates, flash, deadline)
+    drafts = _greedy(course, budget, rates, flash, deadline)
     if dram:
-        homes = _homes(best, rates, dram)
-        best = _greedy(course, budget, rates, homes, deadline)
-    homes = best.choice.homes
-    limit = GOOD * bound(program, rates, homes)
+        drafts = _greedy(course, budget, rates, _homes(drafts[0], rates, dram), deadline)
+    best = drafts[0]
+    limit = GOOD * bound(program, rates, best.choice.homes)
     if best.times.seconds > limit:
-        best = refine(best, rates, budget, time.monotonic() + (deadline - time.monotonic()) / 2)
+        until = time.monotonic() + (deadline - time.monotonic()) / 2
+        best = min((refine(one, rates, budget, until) for one in drafts), key=lambda one: one.score)
         notes.append("refined")
     if best.times.seconds > limit:
         solved, note = solve_stays(best, rates, budget, deadline)
@@ -97,15 +98,15 @@ def _settings() -> Iterator[_Setting]:
         yield _Setting(reserve, ahead, long, full, again)
 
 
-def _greedy(course: Course, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> Draft:
-    """The best of the settings; half of the time at the most."""
+def _greedy(course: Course, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> list[Draft]:
+    """The best of the settings, the very best first; half of the time at the most."""
     limit = GOOD * bound(course.program, rates, homes)
     until = time.monotonic() + (deadline - time.monotonic()) / 2
     crowded = (crowding(course, budget) > 0).tolist()
     courses: dict[float, Course] = {0: course}
-    best: Draft | None = None
+    best: dict[tuple[float, int], Draft] = {}  # by score
     for setting in _settings():
-        if best is not None and (best.times.seconds <= limit or time.monotonic() > until):
+        if best and (min(best)[0] <= limit or time.monotonic() > until):
             break
         if setting.again not in courses:
             courses[setting.again] = course_with_reruns(course, rates, homes, crowded, setting.again)
@@ -121,10 +122,10 @@ def _greedy(course: Course, budget: int, rates: Rates, homes: tuple[Home, ...], 
             )
             starts = latest_starts(now, now.residencies(stays), rates, homes, setting.ahead * longest)
         found = draft(Choice(now, homes, tuple(stays), starts, room, setting.long), rates, budget)
-        if best is None or found.score < best.score:
-            best = found
-    assert best is not None
-    return best
+        best[found.score] = found
+        if len(best) > STARTS:
+            del best[max(best)]
+    return [best[score] for score in sorted(best)]
 
 
 def _homes(best: Draft, rates: Rates, dram: int) -> tuple[Home, ...]:

@@ -1,6 +1,8 @@
-"""Offsets for moves as they are, from `space.place`: it sees all lifetimes at once, where the sweep of _arena sees one.
+"""Offsets for moves as they are: all lifetimes are seen at once, where the sweep of _arena sees one after the other.
 
-It takes quadratic time, so it is for programs of moderate length, and it may find no way within the budget.
+`space.place` takes quadratic time, so this is for programs of moderate length, and may find no way within the budget.
+Where there are few lifetimes, and the budget is tight, what did not fit is placed first the next time, some dozens of
+times.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from openshelf.offload._walk import DETACH, PREFETCH, RUN, STORE, Move
 from openshelf.space import place
 
 MOST = 3000  # lifetimes
+FEW = 100  # so many that trying again costs little
+TRIES = 40
 
 
 def settle_static(course: Course, moves: Sequence[Move], budget: int) -> list[Step] | None:
@@ -39,10 +43,43 @@ def settle_static(course: Course, moves: Sequence[Move], budget: int) -> list[St
             lifetimes.append([size, at, at])
     if len(lifetimes) > MOST:
         return None
-    placement = place([(size, first, last) for size, first, last in lifetimes], ALIGNMENT)
-    if placement.peak > budget:
+    offsets = _squeeze(lifetimes, budget) if len(lifetimes) <= FEW else _place(lifetimes, budget)
+    if offsets is None:
         return None
-    return _steps(course, moves, [tuple(placement.offsets[number] for number in one) for one in numbers])
+    return _steps(course, moves, [tuple(offsets[number] for number in one) for one in numbers])
+
+
+def _place(lifetimes: Sequence[Sequence[int]], budget: int) -> Sequence[int] | None:
+    placement = place([(size, first, last) for size, first, last in lifetimes], ALIGNMENT)
+    return placement.offsets if placement.peak <= budget else None
+
+
+def _squeeze(lifetimes: Sequence[Sequence[int]], budget: int) -> Sequence[int] | None:
+    """The largest first, each at the lowest free offset; what does not fit goes to the front, and all over again."""
+    count = len(lifetimes)
+    meets = [
+        [b for b in range(count) if lifetimes[a][1] <= lifetimes[b][2] and lifetimes[b][1] <= lifetimes[a][2]]
+        for a in range(count)
+    ]
+    order = sorted(range(count), key=lambda number: -lifetimes[number][0])
+    for _ in range(TRIES):
+        offsets = [-1] * count
+        for number in order:
+            size, offset = lifetimes[number][0], 0
+            for start, end in sorted(
+                (offsets[b], offsets[b] + lifetimes[b][0]) for b in meets[number] if offsets[b] >= 0
+            ):
+                if start - offset >= size:
+                    break
+                offset = max(offset, end)
+            if offset + size > budget:
+                order.remove(number)
+                order.insert(0, number)
+                break
+            offsets[number] = offset
+        else:
+            return offsets
+    return None
 
 
 def _steps(course: Course, moves: Sequence[Move], offsets: Sequence[tuple[int, ...]]) -> list[Step]:
