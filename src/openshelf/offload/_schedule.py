@@ -22,7 +22,7 @@ from openshelf.offload._lead import latest_starts
 from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._program import Program
 from openshelf.offload._rates import Home, Rates
-from openshelf.offload._refine import refine
+from openshelf.offload._refine import refine, shake
 from openshelf.offload._solver import solve_stays
 from openshelf.offload._stays import choose_stays, crowding
 from openshelf.offload._steps import Prefetch, Store
@@ -50,6 +50,8 @@ def schedule(program: Program, budget: int, rates: Rates, dram: int, time_limit:
         solved, note = solve_stays(best, rates, budget, deadline)
         notes.append(note)
         best = min([best, *(refine(one, rates, budget, deadline) for one in solved)], key=lambda one: one.score)
+    if best.times.seconds > limit:
+        best = shake(best, rates, budget, deadline)
     return best, notes
 
 
