@@ -24,7 +24,8 @@ class Choice:
     starts: Mapping[tuple[int, int], int]  # (storage, position of use) -> where its read may begin; 0 if missing
     room: int  # bytes that may be filled: less than the budget leaves some against fragmentation
     long: int  # what is in the arena for more moves than this goes to its low end
-    later: frozenset[tuple[int, int]] = frozenset()  # (storage, last use) of those stored then, not once they can be
+    later: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    """(storage, last use) -> the position to store it at, if that is not as soon as it can be."""
     others: frozenset[int] = frozenset()  # storages that go to the other end than `long` says
 
 
@@ -47,8 +48,8 @@ def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
     residencies = course.residencies(choice.stays)
     if choice.later:
         residencies = [
-            dataclasses.replace(one, stored=one.last)
-            if one.stored >= 0 and (one.storage, one.last) in choice.later
+            dataclasses.replace(one, stored=max(one.stored, choice.later.get((one.storage, one.last), 0)))
+            if one.stored >= 0
             else one
             for one in residencies
         ]

@@ -16,6 +16,7 @@ from openshelf.offload._course import Course, Residency
 from openshelf.offload._lifetimes import Numbers
 from openshelf.offload._rates import Home, Rates
 
+PASSED = 8  # reads that may be overtaken
 PREFETCH, RUN, STORE, DETACH = range(4)
 
 
@@ -99,11 +100,15 @@ class _Walk:
     def pump(self, home: Home, queue: deque[tuple[int, int, int]], position: int) -> None:
         """Begin all reads for which it is time and there is room."""
         lane = self.rates.read(home)
-        while queue:
-            use, s, earliest = queue[0]
+        at = 0  # those before it are still in use, and not to be waited for
+        while at < min(len(queue), PASSED):
+            use, s, earliest = queue[at]
+            if use > position and position < earliest:
+                at += 1
+                continue
             size = self.course.sizes[s]
             if use > position:
-                if position < max(earliest, self.not_before.get((s, use), 0)):
+                if position < self.not_before.get((s, use), 0):
                     return
                 window = self.room[position:use]
                 if int(window.min()) < size or window[0] < size + self.lingering:
@@ -114,7 +119,7 @@ class _Walk:
                     window += size
                     return
                 self.flush(self.stores[s])
-            queue.popleft()
+            del queue[at]
             start = max(self.now, self.read_end[home])
             self.arrives[s] = self.read_end[home] = start + lane.seconds(self.course.program.storages[s].nbytes)
             self.moving_until = max(self.moving_until, self.read_end[home])
