@@ -13,7 +13,12 @@ BANDWIDTH = 1e10  # of its memory
 
 @dataclasses.dataclass
 class Builder:
-    """Collects operators and storages; a storage is what `made` or `given` returned, its number."""
+    """Collects operators and storages; a storage is what `op` or `given` returned, its number.
+
+    `views`: each operator that makes something is followed by so many that only look at it, as captured models are.
+    """
+
+    views: int = 0
 
     ops: list[Op] = dataclasses.field(default_factory=list)
     storages: list[Storage] = dataclasses.field(default_factory=list)
@@ -46,15 +51,19 @@ class Builder:
         self.ops.append(
             Op(len(self.ops), name, tuple(reads), changes, makes, workspace, seconds, again and not changes, phase)
         )
+        for number in range(self.views if makes else 0):
+            self.ops.append(Op(len(self.ops), f"{name}.view{number}", makes, seconds=1e-6, phase=phase))
         return makes[0] if makes else -1
 
     def program(self, key: str) -> Program:
         return Program(tuple(self.ops), tuple(self.storages), key)
 
 
-def llama(layers: int, hidden: int, tokens: int, *, vocabulary: int = 32000, train: bool = False) -> Program:
+def llama(
+    layers: int, hidden: int, tokens: int, *, vocabulary: int = 32000, train: bool = False, views: int = 0
+) -> Program:
     """A Llama: seven matrices a layer, fp32; `train` adds the backward pass and Adam, layer by layer."""
-    b = Builder()
+    b = Builder(views)
     wide = hidden * 11 // 4
     row = 4 * tokens * hidden
     scores = 4 * tokens * tokens * max(1, hidden // 128)
@@ -98,7 +107,7 @@ def llama(layers: int, hidden: int, tokens: int, *, vocabulary: int = 32000, tra
     last = tokens if train else 1
     logits = b.op("head", [x, head], 4 * last * vocabulary, flops=2.0 * last * hidden * vocabulary, kept=not train)
     if not train:
-        return b.program(f"llama-{layers}-{hidden}-{tokens}-{vocabulary}")
+        return b.program(f"llama-{layers}-{hidden}-{tokens}-{vocabulary}-{views}")
 
     g = b.op("loss.backward", [logits, ids], 4 * tokens * vocabulary, phase="backward")
 
@@ -148,7 +157,7 @@ def llama(layers: int, hidden: int, tokens: int, *, vocabulary: int = 32000, tra
         g = small(f"{at}.residual.sum", [gx, gh], row)
     de = b.op("embedding.grad", [g, ids], 4 * vocabulary * hidden, phase="backward", kind="gradient")
     update("embed", embed, de)
-    return b.program(f"llama-train-{layers}-{hidden}-{tokens}-{vocabulary}")
+    return b.program(f"llama-train-{layers}-{hidden}-{tokens}-{vocabulary}-{views}")
 
 
 def small_program(rng: random.Random, ops: int, *, clean: bool = False) -> Program:

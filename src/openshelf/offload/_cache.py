@@ -1,4 +1,7 @@
-"""Plans on disk: one JSON file each, in a folder that only its owner may read, named by a hash of what was asked.
+"""Plans on disk, in a folder that only its owner may read: a file each, named by a hash of what was asked.
+
+    {"asked": {"program": key, "budget": bytes, "rates": {...}, "dram": bytes}, "sum": SHA-256 of the next line}
+    the plan, as Plan.to_plain gives it
 
 A file that cannot be used, whatever the reason, is a plan that is not there: it is said, and made anew.
 """
@@ -29,12 +32,10 @@ def load_plain(asked: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -
     """What `read` makes of the plan that was kept for this; None if there is none, or none that can be used."""
     path = _path(asked)
     try:
-        kept = json.loads(path.read_bytes())
-        if not isinstance(kept, dict) or kept.get("asked") != asked:
-            raise BadInput("it answers another question")
-        if kept.get("sum") != _sum(kept.get("plan")):
-            raise BadInput("its checksum is wrong")
-        return read(kept["plan"])
+        head, _, text = path.read_bytes().partition(b"\n")
+        if json.loads(head) != {"asked": asked, "sum": hashlib.sha256(text).hexdigest()}:
+            raise BadInput("its checksum is wrong, or it answers another question")
+        return read(json.loads(text))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:  # BadInput and JSON's errors are ValueErrors
@@ -49,7 +50,9 @@ def save_plain(asked: dict[str, Any], plain: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.chmod(0o700)
-        partial.write_text(json.dumps({"asked": asked, "sum": _sum(plain), "plan": plain}, separators=(",", ":")))
+        text = json.dumps(plain, separators=(",", ":")).encode()
+        head = json.dumps({"asked": asked, "sum": hashlib.sha256(text).hexdigest()}).encode()
+        partial.write_bytes(head + b"\n" + text)
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -59,7 +62,3 @@ def save_plain(asked: dict[str, Any], plain: dict[str, Any]) -> None:
 
 def _path(asked: dict[str, Any]) -> Path:
     return folder() / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]}.json"
-
-
-def _sum(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()

@@ -125,7 +125,7 @@ def _plan(
     program: Program, budget: int, rates: Rates, dram: int, homes: tuple[Home, ...], steps: tuple[Step, ...],
     how: tuple[str, ...],
 ) -> Plan:  # fmt: skip
-    sizes = lifetimes(program).sizes
+    sizes = [padded(storage.nbytes) for storage in program.storages]
     peak = 0
     for step in steps:
         if isinstance(step, Prefetch):
