@@ -27,7 +27,7 @@ def refine(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
     """The draft, or a better one."""
     tried = at = in_vain = 0
     changes = list(_changes(best, budget))
-    while in_vain < len(changes) and tried < MOST and time.monotonic() < deadline:
+    while in_vain < len(changes) and tried < MOST and time.thread_time() < deadline:
         found = draft(changes[at % len(changes)](), rates, budget)
         tried, at, in_vain = tried + 1, at + 1, in_vain + 1
         if found.score < best.score:
@@ -43,7 +43,7 @@ def shake(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
     """
     rng = random.Random(0)
     in_vain = 0
-    while len(best.choice.course.gaps) <= SHORT and in_vain < SHAKES and time.monotonic() < deadline:
+    while len(best.choice.course.gaps) <= SHORT and in_vain < SHAKES and time.thread_time() < deadline:
         in_vain += 1
         one = best
         for _ in range(rng.randint(2, 4)):

@@ -35,7 +35,7 @@ def solve_stays(best: Draft, rates: Rates, budget: int, deadline: float) -> tupl
     choice = best.choice
     gains = [gain(choice.course, gap, rates, choice.homes) for gap in choice.course.gaps]
     for reserve in RESERVES:
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
         room = _room(choice.course, choice.room, int(budget * reserve))
         stays = _solve(highspy, choice.course, gains, list(choice.stays), room, deadline)
@@ -55,7 +55,7 @@ def _solve(
     sizes = [course.sizes[gap.storage] for gap in course.gaps]
     groups = [order[at : at + GROUP] for at in range(0, len(order), GROUP)]
     for group in groups:
-        seconds = deadline - time.monotonic()
+        seconds = deadline - time.thread_time()
         if seconds <= 0:
             break
         left = room.copy()
