@@ -95,10 +95,10 @@ def make_plan(
 ) -> Plan:
     """A plan that runs `program` in an arena of at most `budget` bytes, with `dram` bytes of host memory for homes.
 
-    Searches for `time_limit` seconds of processor time, and some more for very long programs, but ends as soon as no plan
-    could be much better, which is much earlier for most. Plans are kept on disk,
-    by program key, budget and rates; `cache=False`, or a program without a key, does without. Raises NoRoom, naming
-    the least that works and the operator that needs it.
+    Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
+    could be much better, which is much earlier for most. Plans are kept on disk, by program key, budget and rates;
+    `cache=False`, or a program without a key, does without. Raises NoRoom, naming the least that works and the operator
+    that needs it.
     """
     known = lifetimes(program)
     room = budget // ALIGNMENT * ALIGNMENT

@@ -2,8 +2,8 @@
 
 The greedy rule has settings that no rule gives: how much room to leave for reads ahead, how early these are, how dear
 running again is. A handful of them is tried, the likely ones first, until a draft is as good as any could be or the
-time is over: that of the processor, so that a busy machine finds the same plans. A draft costs a second for a training step of 80 layers, so that is what time allows; small programs are
-refined further, see _refine.
+time is over: that of the processor, so that a busy machine finds the same plans. A draft costs a second for a training
+step of 80 layers, so that is what time allows; small programs are refined further, see _refine.
 """
 
 from __future__ import annotations
