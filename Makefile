@@ -70,6 +70,7 @@ bench: $(VENV)/.built
 	$(BIN)/python bench/kv_flash.py
 	$(BIN)/python bench/hosts.py
 	$(BIN)/python bench/offload_stream.py
+	$(BIN)/python bench/offload_plan.py
 
 bench-transformers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/kv_ttft.py

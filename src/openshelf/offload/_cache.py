@@ -1,0 +1,64 @@
+"""Plans on disk, in a folder that only its owner may read: a file each, named by a hash of what was asked.
+
+    {"asked": {"program": key, "budget": bytes, "rates": {...}, "dram": bytes}, "sum": SHA-256 of the next line}
+    the plan, as Plan.to_plain gives it
+
+A file that cannot be used, whatever the reason, is a plan that is not there: it is said, and made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from openshelf.errors import BadInput
+
+Found = TypeVar("Found")
+
+
+def folder() -> Path:
+    """The cache folder of the XDG convention, where a relative path is to be ignored."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "openshelf" / "plans"
+
+
+def load_plain(asked: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -> Found | None:
+    """What `read` makes of the plan that was kept for this; None if there is none, or none that can be used."""
+    path = _path(asked)
+    try:
+        head, _, text = path.read_bytes().partition(b"\n")
+        if json.loads(head) != {"asked": asked, "sum": hashlib.sha256(text).hexdigest()}:
+            raise BadInput("its checksum is wrong, or it answers another question")
+        return read(json.loads(text))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:  # BadInput and JSON's errors are ValueErrors
+        warnings.warn(f"the kept plan {str(path)!r} cannot be used and is made anew: {error}", stacklevel=3)
+        return None
+
+
+def save_plain(asked: dict[str, Any], plain: dict[str, Any]) -> None:
+    """Keep a plan, whole or not at all. A disk that is full or read-only costs the next caller time, nothing else."""
+    path = _path(asked)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.chmod(0o700)
+        text = json.dumps(plain, separators=(",", ":")).encode()
+        head = json.dumps({"asked": asked, "sum": hashlib.sha256(text).hexdigest()}).encode()
+        partial.write_bytes(head + b"\n" + text)
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        warnings.warn(f"the plan could not be kept as {str(path)!r}: {error}", stacklevel=3)
+
+
+def _path(asked: dict[str, Any]) -> Path:
+    return folder() / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]}.json"

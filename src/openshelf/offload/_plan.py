@@ -1,0 +1,153 @@
+"""A Plan: which storage is where when, as a list of steps, with what it will take before anything runs.
+
+A value: it can be printed, kept as JSON, run in virtual time, and run for real, with the same steps each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from openshelf.errors import BadInput, NoRoom, UnknownName
+from openshelf.offload._cache import load_plain, save_plain
+from openshelf.offload._check import check_steps
+from openshelf.offload._explain import explain, report
+from openshelf.offload._lifetimes import ALIGNMENT, lifetimes, padded
+from openshelf.offload._program import Program
+from openshelf.offload._rates import Home, Rates
+from openshelf.offload._schedule import schedule
+from openshelf.offload._simulate import Times, simulate
+from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.space import format_size
+
+FORMAT = 1
+_KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Steps for a program within a budget. `peak` is the size of the arena, known before the run.
+
+    `homes` says for each storage whether its home is flash or host memory; `dram` bytes of that are allowed. `how` is
+    what was done to find the plan.
+    """
+
+    program: Program
+    budget: int
+    rates: Rates
+    dram: int
+    homes: tuple[Home, ...]
+    steps: tuple[Step, ...]
+    peak: int
+    times: Times
+    how: tuple[str, ...]
+
+    def explain(self, name: str) -> str:
+        """Why the storage of this name is where it is: its uses, what the choices cost, and what was chosen."""
+        for storage in self.program.storages:
+            if storage.name == name:
+                return explain(self, storage.index)
+        near = [storage.name for storage in self.program.storages if name in storage.name]
+        raise UnknownName(f"the plan has no storage {name!r}; near are {', '.join(near[:5]) or '(none)'}")
+
+    def timeline(self) -> Times:
+        """The times again, with a span for everything that compute and each lane do."""
+        return simulate(self.program, self.steps, self.rates, self.homes, spans=True)
+
+    def __str__(self) -> str:
+        return report(self)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Dicts, lists and scalars for `json`; the program is not in it, only its key."""
+        return {
+            "format": FORMAT,
+            "program": self.program.key,
+            "budget": self.budget,
+            "rates": self.rates.to_plain(),
+            "dram": self.dram,
+            "homes": [home == "dram" for home in self.homes],
+            "steps": [_numbers(step) for step in self.steps],
+            "how": list(self.how),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], program: Program) -> Plan:
+        """The plan of `to_plain`; BadInput if it is of another program, or not a plan for this one."""
+        try:
+            if plain["format"] != FORMAT or plain["program"] != program.key:
+                raise BadInput(
+                    f"a plan of format {plain['format']} for program {plain['program']!r}; expected format {FORMAT} "
+                    f"and program {program.key!r}: make a new plan"
+                )
+            rates = Rates.from_plain(plain["rates"])
+            homes: tuple[Home, ...] = tuple("dram" if dram else "flash" for dram in plain["homes"])
+            steps = tuple(_step(numbers) for numbers in plain["steps"])
+            if len(homes) != len(program.storages):
+                raise BadInput(f"a plan with homes for {len(homes)} storages of {len(program.storages)}")
+            check_steps(program, steps, plain["budget"])
+            return _plan(program, plain["budget"], rates, plain["dram"], homes, steps, tuple(plain["how"]))
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise BadInput(f"not a plan of format {FORMAT}: {type(error).__name__}: {error}") from error
+
+
+def make_plan(
+    program: Program, budget: int, rates: Rates, *, dram: int = 0, time_limit: float = 20.0, cache: bool = True
+) -> Plan:
+    """A plan that runs `program` in an arena of at most `budget` bytes, with `dram` bytes of host memory for homes.
+
+    Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
+    could be much better, which is much earlier for most. Plans are kept on disk, by program key, budget and rates;
+    `cache=False`, or a program without a key, does without. Raises NoRoom, naming the least that works and the operator
+    that needs it.
+    """
+    known = lifetimes(program)
+    room = budget // ALIGNMENT * ALIGNMENT
+    if room < known.least:
+        op = program.ops[known.tightest]
+        where = f" at {op.where}" if op.where else ""
+        raise NoRoom(
+            f"a budget of {format_size(budget)} ({budget} bytes) is too small: operator {op.name!r}{where} needs "
+            f"{format_size(known.least)} at once; the least that works is {known.least} bytes"
+        )
+    asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram}
+    if cache and program.key:
+        found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
+        if found is not None:
+            return found
+    best, how = schedule(program, room, rates, dram, time_limit)
+    check_steps(program, best.steps, room)
+    plan = _plan(program, room, rates, dram, best.choice.homes, tuple(best.steps), tuple(how))
+    if cache and program.key:
+        save_plain(asked, plan.to_plain())
+    return plan
+
+
+def _plan(
+    program: Program, budget: int, rates: Rates, dram: int, homes: tuple[Home, ...], steps: tuple[Step, ...],
+    how: tuple[str, ...],
+) -> Plan:  # fmt: skip
+    sizes = [padded(storage.nbytes) for storage in program.storages]
+    peak = 0
+    for step in steps:
+        if isinstance(step, Prefetch):
+            peak = max(peak, step.offset + sizes[step.storage])
+        elif isinstance(step, Run) and step.offsets:
+            op = program.ops[step.op]
+            ends = [offset + sizes[s] for offset, s in zip(step.offsets, op.makes, strict=False)]
+            if op.workspace:
+                ends.append(step.offsets[-1] + padded(op.workspace))
+            peak = max(peak, *ends)
+    return Plan(program, budget, rates, dram, homes, steps, peak, simulate(program, steps, rates, homes), how)
+
+
+def _numbers(step: Step) -> list[int]:
+    kind = _KINDS.index(type(step))
+    if isinstance(step, Run):
+        return [kind, step.op, *step.offsets]
+    return [kind, step.storage, step.offset] if isinstance(step, Prefetch) else [kind, step.storage]
+
+
+def _step(numbers: list[int]) -> Step:
+    made: Step
+    made = Run(numbers[1], tuple(numbers[2:])) if numbers[0] == 2 else _KINDS[numbers[0]](*numbers[1:])
+    return made
