@@ -1,0 +1,42 @@
+"""Homes in memory: the bytes of a model's own tensors, so that what a program changes is changed in the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openshelf.errors import BadInput
+from openshelf.offload._captured import Captured
+from openshelf.offload._torch import torch
+
+
+def homes_in(captured: Captured, model: Any) -> dict[int, Any]:
+    """Storage -> tensor of bytes, for all that a program is given or keeps, but inputs and outputs.
+
+    Weights and saved buffers are those of `model`, not copies; states of the optimizer and gradients are new.
+    """
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors.update(model.named_buffers(remove_duplicate=False))
+    homes = {}
+    for storage in captured.program.storages:
+        if not (storage.given or storage.kept) or storage.kind in ("input", "output"):
+            continue
+        value, names = captured.values.get(storage.index), captured.names.get(storage.index, ())
+        if value is not None:
+            home = bytes_of(value).clone()
+        elif names:
+            home = bytes_of(tensors[names[0]])
+        else:
+            home = torch.zeros(storage.nbytes, dtype=torch.uint8)
+        if home.numel() != storage.nbytes or home.is_meta:
+            raise BadInput(
+                f"{storage.name} has {home.numel()} bytes on {home.device}, captured were {storage.nbytes} bytes: give "
+                "the model that was captured, with its weights in memory"
+            )
+        homes[storage.index] = home
+    return homes
+
+
+def bytes_of(tensor: Any) -> Any:
+    """All of a tensor's storage, as bytes that share its memory."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),))
