@@ -18,6 +18,7 @@ from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
 from openshelf.offload._call import View
 from openshelf.offload._captured import Captured, Draft, Inputs, finish
+from openshelf.offload._known import not_traced, really
 from openshelf.offload._record import Recorder, watch_modules
 from openshelf.offload._torch import torch
 from openshelf.offload._update import Updates
@@ -134,7 +135,7 @@ class _Sink:
 
 def _bytes_of(value: Any, fake: Any) -> Any:
     """A state's value laid out as the parameter is, zeros if there is none."""
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+    with really():
         real = torch.zeros(fake.untyped_storage().nbytes() // fake.dtype.itemsize, dtype=fake.dtype)
         if value is not None:
             real.as_strided(fake.shape, fake.stride()).copy_(value)
@@ -177,7 +178,7 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     try:
         for table, name, tensor in replaced:
             table[name] = by_id[id(tensor)]
-        with recorder.fakes:
+        with recorder.fakes, not_traced():
             yield recorder, draft, fakes
     except OpenshelfError:
         raise
@@ -212,6 +213,8 @@ def _inputs(
             fake = recorder.new(leaf, prefix + "input" + pytree.keystr(path), "input")
             leaves.append(fake)
             views.append(recorder.view(fake))
+            if not leaf.is_floating_point():
+                recorder.known.tell(views[-1], leaf, is_input=True)
         else:
             leaves.append(leaf)
             views.append(leaf)

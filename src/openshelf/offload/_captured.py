@@ -19,10 +19,14 @@ pytree: Any = torch.utils._pytree
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Arguments of one call of the model: their tree, its leaves, Views where these are tensors."""
+    """Arguments of one call of the model: their tree, its leaves, Views where these are tensors.
+
+    `asked` are the values of tensors that the model asked for: by position among the leaves.
+    """
 
     tree: Any
     leaves: tuple[Any, ...]
+    asked: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
         """The tensor for each input storage; BadInput unless these arguments are like those captured."""
@@ -30,12 +34,17 @@ class Inputs:
         if tree != self.tree:
             raise BadInput(f"this was captured for arguments of the form {self.tree}, got {tree}: capture these too")
         found = {}
-        for leaf, expected in zip(leaves, self.leaves, strict=True):
+        for position, (leaf, expected) in enumerate(zip(leaves, self.leaves, strict=True)):
             if isinstance(expected, View) and isinstance(leaf, torch.Tensor):
                 if (tuple(leaf.shape), leaf.dtype) != (expected.shape, expected.dtype):
                     raise BadInput(
                         f"this was captured for a tensor of {expected.dtype} {expected.shape}, got one of "
                         f"{leaf.dtype} {tuple(leaf.shape)}: capture this shape too"
+                    )
+                if position in self.asked and not torch.equal(leaf, self.asked[position]):
+                    raise BadInput(
+                        f"what the model does depends on the values of argument {position}, a tensor of "
+                        f"{expected.dtype} {expected.shape}, and they are not those captured: capture these too"
                     )
                 found[expected.storage] = leaf
             elif isinstance(expected, View) or leaf != expected:
@@ -123,13 +132,22 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
         views={name: renumbered(view) for name, view in draft.views.items() if view.storage in numbers},
         states={numbers[old]: whose for old, whose in draft.states.items()},
         values={index: stored[old].value for old, index in numbers.items() if stored[old].value is not None},
-        inputs=tuple(Inputs(one.tree, renumbered(one.leaves)) for one in draft.inputs),
+        inputs=tuple(Inputs(one.tree, renumbered(one.leaves), _asked(recorder, one)) for one in draft.inputs),
         outputs=tuple(renumbered(draft.outputs)),
         tree=draft.tree,
         gradients=renumbered(draft.gradients),
         updates=draft.updates,
         outside=tuple(workspace_of(call)[1] for call in calls),
     )
+
+
+def _asked(recorder: Recorder, inputs: Inputs) -> dict[int, Any]:
+    asked = recorder.known.asked
+    return {
+        position: asked[view.storage].as_strided(view.shape, view.strides)
+        for position, view in enumerate(inputs.leaves)
+        if isinstance(view, View) and view.storage in asked
+    }
 
 
 def _op(index: int, call: Call, changed: set[int], numbers: dict[int, int]) -> Op:

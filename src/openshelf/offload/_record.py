@@ -17,6 +17,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View
+from openshelf.offload._known import Known, really
 from openshelf.offload._program import Kind, Phase
 from openshelf.offload._torch import torch
 
@@ -44,6 +45,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         self.fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
         self.calls: list[Call] = []
         self.stored: list[Stored] = []
+        self.known = Known()
         self.phase: Phase = "forward"
         self._numbers: dict[int, int] = {}
         self._modules: list[str] = []
@@ -53,8 +55,8 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
 
     def new(self, like: Any, name: str, kind: Kind, given: bool = True) -> Any:
         """A fake tensor with its own storage: dense strides are kept, others become contiguous."""
-        strides = like.stride() if _dense(like) else torch.empty(like.shape, device="meta").stride()
-        with self.fakes:
+        with really(), self.fakes:
+            strides = like.stride() if _dense(like) else torch.empty(like.shape).stride()
             fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device="cpu")
         self.store(fake, name, kind, given)
         return fake
@@ -109,6 +111,10 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         if torch._C._current_autograd_node() is None:
             self._nodes[torch.autograd._get_sequence_nr() - 1] = self.where()
         taken = self._views((args, kwargs))
+        if func is aten._local_scalar_dense.default:
+            value = self.known.scalar(taken[0][0])
+            if value is not None:
+                return value
         result = func(*args, **kwargs)
         self._record(func, taken, result)
         return result
@@ -120,6 +126,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         if self.number(fake) is None:
             self.store(fake, f"constant.{len(self._constants)}", "buffer", True, tensor)
             self._constants.append(tensor)
+            self.known.tell(self.view(fake), tensor)
         return fake
 
     def _views(self, value: Any) -> Any:
@@ -137,6 +144,10 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             return
         makes = tuple(self.view(one) if new else None for one, new in zip(results, fresh, strict=True))
         self.calls.append(Call(func, args, kwargs, makes, reads, changes, self.phase, self.where()))
+        if changes:
+            self.known.forget(changes)
+        else:
+            self.known.follow(func, args, kwargs, makes)
 
     def add(self, call: Call) -> None:
         """A call that is no operator of torch: an update of a parameter."""
