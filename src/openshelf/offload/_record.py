@@ -17,6 +17,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View
+from openshelf.offload._fakes import FAKES
 from openshelf.offload._known import Known, really
 from openshelf.offload._program import Kind, Phase
 from openshelf.offload._torch import torch
@@ -115,7 +116,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             value = self.known.scalar(taken[0][0])
             if value is not None:
                 return value
-        result = func(*args, **kwargs)
+        result = FAKES.get(func, func)(*args, **kwargs)
         self._record(func, taken, result)
         return result
 
