@@ -50,7 +50,12 @@ def gpt2() -> Any:
 def qwen() -> Any:
     return Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=VOCABULARY, num_key_value_heads=2, head_dim=12, use_cache=False, tie_word_embeddings=True, **SMALL
+            vocab_size=VOCABULARY,
+            num_key_value_heads=2,
+            head_dim=12,
+            use_cache=False,
+            tie_word_embeddings=True,
+            **SMALL,
         )
     )
 

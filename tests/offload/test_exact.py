@@ -76,7 +76,9 @@ def train(model: Any, optimizer: Any, name: str, steps: int, micro: int = 1, cli
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, "adamw") for name in MODELS] + [("llama", kind) for kind in OPTIMIZERS if kind != "adamw"] + [("gpt2", "adam")],
+    [(name, "adamw") for name in MODELS]
+    + [("llama", kind) for kind in OPTIMIZERS if kind != "adamw"]
+    + [("gpt2", "adam")],
 )
 def test_parameters_after_20_steps_are_those_of_torch_optim(name: str, kind: str) -> None:
     model, plain = (one.train() for one in twins(name))

@@ -16,7 +16,6 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
-from openshelf.offload._call import View
 from openshelf.offload._captured import Captured, Draft, Inputs, finish
 from openshelf.offload._known import not_traced, really
 from openshelf.offload._record import Recorder, watch_modules
@@ -47,9 +46,10 @@ def capture_training(
 ) -> Captured:
     """The program of one step of training: forward, backward, and the update of each parameter.
 
-    `loss` makes the loss from the model's result (`result.loss` if not given), its part of 1/micro included. `optimizer`
-    is a torch.optim SGD, Adam or AdamW of the model's parameters; it is read, never stepped. Without one, gradients are
-    what the program keeps. `micro` batches are accumulated, `clip` is the `max_norm` of torch's `clip_grad_norm_`.
+    `loss` makes the loss from the model's result (`result.loss` if not given), its part of 1/micro included.
+    `optimizer` is a torch.optim SGD, Adam or AdamW of the model's parameters; it is read, never stepped. Without one,
+    gradients are what the program keeps. `micro` batches are accumulated, `clip` is the `max_norm` of torch's
+    `clip_grad_norm_`.
     """
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
@@ -78,7 +78,7 @@ def capture_training(
 class _Sink:
     """Where gradients go once they are complete."""
 
-    def __init__(self, recorder: Recorder, draft: Draft, fakes: "_Fakes", optimizer: Any, clip: float | None) -> None:
+    def __init__(self, recorder: Recorder, draft: Draft, fakes: _Fakes, optimizer: Any, clip: float | None) -> None:
         self.recorder, self.draft, self.clip, self.last = recorder, draft, clip, False
         self.updates = draft.updates = Updates(optimizer) if optimizer is not None else None
         self.norms: dict[str, Any] = {}

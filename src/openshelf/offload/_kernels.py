@@ -1,14 +1,13 @@
 """How a call runs in an arena: its results are where the plan says, not where torch's allocator would put them.
 
-Many operators have a second form that writes into tensors that are given (`out=`), and with the strides that torch would
-have chosen it writes the same bytes. The others run as they are, then their result is copied into place: what torch
-takes for that is outside the arena, and counted. Some forms named `out` do just that themselves; they are not used.
+Many operators have a second form that writes into tensors that are given (`out=`), and with the strides that torch
+would have chosen it writes the same bytes. The others run as they are, then their result is copied into place: what
+torch takes for that is outside the arena, and counted. Some forms named `out` do just that; they are not used.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,18 +20,20 @@ aten: Any = torch.ops.aten
 Tensors = Callable[[View], Any]
 Instruction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-NOTHING_WRITTEN = {aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
-                   aten.new_empty_strided.default}  # fmt: skip
+NOTHING_WRITTEN = {aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default,
+                   aten.new_empty.default, aten.new_empty_strided.default}  # fmt: skip
 COPIES = {aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default, aten.alias.default}
 FILLS = {aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0, aten.ones.default: 1,
          aten.ones_like.default: 1, aten.new_ones.default: 1}  # fmt: skip
+# Of a tensor and a number: torch makes a tensor of the number first, as its Python functions do, which have `out`.
+WITH_NUMBERS = {aten.mul.Scalar: torch.mul, aten.div.Scalar: torch.div}
 
 
 def workspace_of(call: Call) -> tuple[int, int]:
     """Bytes that a call needs beside the storages it touches: in the arena, and (what can be known of it) outside."""
     if isinstance(call.kernel, Update):
         return call.kernel.workspace, 0
-    if call.changes or _direct(call):
+    if all(view is None for view in call.makes) or _direct(call):
         return 0, 0
     return 0, sum(span(view) * view.dtype.itemsize for view in call.makes if view is not None)
 
@@ -60,6 +61,10 @@ def instruction(call: Call, tensors: Tensors, scratch: Callable[[Any, int], list
         return torch.index_select, (args[0], 0, args[1].reshape(-1)), {"out": rows}
     if kernel is aten.embedding_dense_backward.default and _adds_rows(call):
         return _rows_added, (outs[0], args[1].reshape(-1), args[0].reshape(-1, outs[0].shape[-1])), {}
+    if kernel in WITH_NUMBERS:
+        return WITH_NUMBERS[kernel], args, {"out": outs[0]}
+    if kernel in IN_PLACE:
+        return IN_PLACE[kernel], (outs[0], *args), kwargs
     if not any(out is not None for out in outs):
         return kernel._op, args, kwargs
     out = out_form(kernel)
@@ -71,7 +76,9 @@ def instruction(call: Call, tensors: Tensors, scratch: Callable[[Any, int], list
 
 def _direct(call: Call) -> bool:
     kernel = call.kernel
-    if kernel in NOTHING_WRITTEN or kernel in COPIES or kernel in FILLS or kernel is aten.embedding.default:
+    if any(kernel in known for known in (NOTHING_WRITTEN, COPIES, FILLS, WITH_NUMBERS, IN_PLACE)):
+        return True
+    if kernel is aten.embedding.default:
         return True
     if kernel is aten.embedding_dense_backward.default:
         return _adds_rows(call)
@@ -101,29 +108,64 @@ def _rows_added(total: Any, rows: Any, gradient: Any) -> None:
     total.index_add_(0, rows, gradient)
 
 
+def _slice_backward(out: Any, grad: Any, sizes: Any, dim: int, start: int, end: int, step: int) -> None:
+    out.zero_()
+    aten.slice.Tensor(out, dim, start, end, step).copy_(grad)
+
+
+def _select_backward(out: Any, grad: Any, sizes: Any, dim: int, index: int) -> None:
+    out.zero_()
+    out.select(dim, index).copy_(grad)
+
+
+def _index_put(out: Any, base: Any, indices: Any, values: Any, accumulate: bool = False) -> None:
+    out.copy_(base)
+    aten.index_put_.default(out, indices, values, accumulate)
+
+
+# What torch does for these, on the result itself.
+IN_PLACE = {
+    aten.slice_backward.default: _slice_backward,
+    aten.select_backward.default: _select_backward,
+    aten.index_put.default: _index_put,
+}
+
+
 def _copying(call: Call, outs: list[Any]) -> Callable[..., None]:
-    kernel = call.kernel._op
-    expected = [(out.shape, out.stride()) if out is not None else None for out in outs]
+    kernel, several = call.kernel._op, len(outs) > 1
+    pairs = [(number, out) for number, out in enumerate(outs) if out is not None]
+    checked = False
 
     def run(*args: Any, **kwargs: Any) -> None:
+        nonlocal checked
         result = kernel(*args, **kwargs)
-        results = result if isinstance(result, (list, tuple)) else (result,)
-        for out, made, wanted in zip(outs, results, expected, strict=True):
-            if out is None:
-                continue
-            if (made.shape, made.stride()) != wanted:
-                raise CaptureFailed(
-                    f"{call.where}: {call.name} made a tensor of shape and strides {made.shape}, {made.stride()}, "
-                    f"captured was {wanted}: the operator's fake form differs from the real one"
-                )
-            out.copy_(made)
+        if not checked:
+            _check(call, pairs, result if several else (result,))
+            checked = True
+        if not several:
+            outs[0].copy_(result)
+            return
+        for number, out in pairs:
+            out.copy_(result[number])
 
     return run
 
 
+def _check(call: Call, pairs: list[tuple[int, Any]], results: Any) -> None:
+    """Shapes and strides follow from those of the arguments, so that once is enough."""
+    for number, out in pairs:
+        made = results[number]
+        if (made.shape, made.stride(), made.dtype) != (out.shape, out.stride(), out.dtype):
+            raise CaptureFailed(
+                f"{call.where}: result {number} of {call.name} has shape {tuple(made.shape)}, strides {made.stride()}, "
+                f"{made.dtype}; captured were {tuple(out.shape)}, {out.stride()}, {out.dtype}: the operator's fake "
+                "form differs from the real one"
+            )
+
+
 @functools.cache
 def out_form(kernel: Any) -> tuple[Any, tuple[str, ...]] | None:
-    """The overload that writes its results into given tensors, with the names of those, if it has a kernel of its own."""
+    """The overload that writes its results into given tensors, and their names, if it has a kernel of its own."""
     wanted = [(one.name, str(one.type)) for one in kernel._schema.arguments]
     packet = getattr(aten, kernel._schema.name.split("::")[-1], None)
     if packet is None or kernel.namespace != "aten":
@@ -144,7 +186,3 @@ def span(view: View) -> int:
     if 0 in view.shape:
         return 0
     return 1 + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
-
-
-def size(view: View) -> int:
-    return math.prod(view.shape) * int(view.dtype.itemsize)

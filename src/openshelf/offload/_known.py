@@ -1,9 +1,9 @@
 """Values that are known while nothing is computed: positions, masks and other small tensors that follow from shapes.
 
 Models look at some of them (is this mask all true?) to choose a kernel, and a program has to hold the choice that the
-model makes. What follows from shapes and constants alone is computed beside the recording. What follows from an integer
-input, a padding mask say, is known from the example: if the model asks for it, the program is good for that value of the
-input only, and the input is in `asked`.
+model makes. What follows from shapes and constants alone is computed beside the recording. What follows from an
+integer input, a padding mask say, is known from the example: if the model asks for it, the program is good for that
+value of the input only, and the input is in `asked`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two plans at the ends: everything stays once it is there, and nothing given stays for longer than one operator.
 
-The first needs the most memory and no time for transfers, the second is the least that activations which all stay allow.
-Any other plan is between the two. Both are placed by `place`.
+The first needs the most memory and no time for transfers, the second is the least that is possible while all that
+operators make stays. Both are placed by `place`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The model's own Python code runs once, on tensors without memory (`FakeTensorMode`), under a dispatch mode that sits
 below autograd: it sees what kernels would be called with, backward included, after torch has taken composite operators
 apart and chosen among kernels. So there is no second opinion on what the model does, and a program run call by call has
-the bytes that the model has. (`torch.export` sees almost the same, but models look whether they are exported, and then
-do something else: transformers' attention makes a mask instead of asking for a causal kernel, and the last bits differ.)
+the bytes that the model has. (`torch.export` sees almost the same, but models look whether they are exported and do
+something else then: transformers' attention makes a mask instead of asking for a causal kernel: another calculation.)
 
 Fake tensors share storages as real ones would: aliases, views and in-place results need no analysis.
 """
@@ -26,6 +26,8 @@ FakeTensor: Any = torch._subclasses.FakeTensor
 StorageWeakRef: Any = torch.multiprocessing.reductions.StorageWeakRef
 aten: Any = torch.ops.aten
 
+# What schemas do not say: these arguments are changed.
+CHANGED = {"aten::native_batch_norm": {"running_mean", "running_var"}}
 RESHAPES_STORAGE = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::resize", "aten::_resize_output_"}
 
 
@@ -105,9 +107,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         if func._schema.name in RESHAPES_STORAGE:
             raise CaptureFailed(f"{self.where()}: {func} changes the size of a storage, a plan needs it fixed")
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            result = func(*args)  # knows its value, for code that asks; the program takes a copy, which may be changed
-            self._record(aten.clone.default, ((self.view(self._fake(args[0])),), {}), result)
-            return result
+            func, args = aten.clone.default, args[:1]  # the program takes a copy, which may be changed
         args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs))
         if torch._C._current_autograd_node() is None:
             self._nodes[torch.autograd._get_sequence_nr() - 1] = self.where()
@@ -137,9 +137,10 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         args, kwargs = taken
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         fresh = [isinstance(one, torch.Tensor) and self.number(one) is None for one in results]
-        for one, new in zip(results, fresh, strict=True):
+        for number, (one, new) in enumerate(zip(results, fresh, strict=True)):
             if new and self.number(one) is None:  # two results may share one
-                self.store(one, f"{func._schema.name.split('::')[-1]}.{len(self.calls)}", "activation", False)
+                name = f"{func._schema.name.split('::')[-1]}.{len(self.calls)}"
+                self.store(one, f"{name}.{number}" if number else name, "activation", False)
         reads, changes = _touched(func._schema, args, kwargs)
         if torch.Tag.inplace_view in func.tags or not (any(fresh) or changes):
             return
@@ -156,12 +157,13 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
 
 
 def _touched(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Storages that a call reads, and those that it changes. One that it only writes counts as read: it may be a part."""
+    """Storages that a call reads, and those that it changes."""
     reads: dict[int, None] = {}
     changes: dict[int, None] = {}
     for position, argument in enumerate(schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         written = argument.alias_info is not None and argument.alias_info.is_write
+        written = written or argument.name in CHANGED.get(schema.name, ())
         leaves = torch.utils._pytree.tree_leaves(value)
         (changes if written else reads).update((one.storage, None) for one in leaves if isinstance(one, View))
     return tuple(one for one in reads if one not in changes), tuple(changes)

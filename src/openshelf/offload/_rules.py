@@ -38,10 +38,8 @@ class Sgd:
                 momentum.copy_(grad)
             else:
                 momentum.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
-            if group["nesterov"]:
-                grad = torch.add(grad, momentum, alpha=group["momentum"], out=scratch[0])
-            else:
-                grad = momentum
+            ahead = group["nesterov"]
+            grad = torch.add(grad, momentum, alpha=group["momentum"], out=scratch[0]) if ahead else momentum
         param.add_(grad, alpha=-self.lr)
 
 
@@ -83,8 +81,7 @@ REFUSED = {"fused": True, "foreach": True, "capturable": True, "differentiable":
 
 
 def rule_of(optimizer: Any, group: dict[str, Any]) -> Rule:
-    """The rule of one parameter group; CaptureFailed if it is none of torch's SGD, Adam, AdamW, or one of their variants
-    that calculate in another way."""
+    """The rule of one parameter group; CaptureFailed if the optimizer is none of these, or calculates in another way."""
     kind = type(optimizer)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         raise CaptureFailed(

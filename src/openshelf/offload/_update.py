@@ -41,7 +41,9 @@ class Update:
         param, grad, *states = tensors
         runs = []
         if any(one.stride() != param.stride() for one in (grad, *states)):
-            runs.append((param, grad, tuple(states), tuple(one.as_strided(param.shape, param.stride()) for one in scratch)))
+            runs.append(
+                (param, grad, tuple(states), tuple(one.as_strided(param.shape, param.stride()) for one in scratch))
+            )
         else:
             flat = [one.as_strided((one.numel(),), (1,)) for one in (param, grad, *states)]
             for begin, end in pieces(param.numel(), self.threads):

@@ -1,7 +1,7 @@
 """Walking a plan: where every storage is at each step, and whether each step may be done there.
 
-A plan that breaks a rule of `_steps` is refused with the step that breaks it, before anything runs: an operator on bytes
-that are not there would give wrong results, silently.
+A plan that breaks a rule of `_steps` is refused with the step that breaks it, before anything runs: an operator on
+bytes that are not there would give wrong results, silently.
 """
 
 from __future__ import annotations
