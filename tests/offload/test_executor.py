@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,7 +22,7 @@ from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait  #
 from openshelf.offload._update import GRAIN, pieces  # noqa: E402
 
 
-def linear() -> torch.nn.Module:
+def linear() -> Any:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
 
@@ -109,13 +112,14 @@ def test_updates_in_pieces_are_those_of_torch_on_the_whole(count: int) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.randn(count, generator=torch.Generator().manual_seed(0)))
 
-        def forward(self, x: object) -> object:
+        def forward(self, x: Any) -> Any:
             return self.weight * x
 
-    for make in (
+    makers: list[Callable[[Any], Any]] = [
         lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=0.1),
         lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1),
-    ):
+    ]
+    for make in makers:
         model, plain = Weights(), Weights()
         x = torch.randn(count, generator=torch.Generator().manual_seed(1))
         optimizer = make(plain.parameters())

@@ -25,6 +25,7 @@ NOTHING_WRITTEN = {aten.empty.memory_format, aten.empty_like.default, aten.empty
 COPIES = {aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default, aten.alias.default}
 FILLS = {aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0, aten.ones.default: 1,
          aten.ones_like.default: 1, aten.new_ones.default: 1}  # fmt: skip
+FILLS_WITH = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}  # which argument
 # Of a tensor and a number: torch makes a tensor of the number first, as its Python functions do, which have `out`.
 WITH_NUMBERS = {aten.mul.Scalar: torch.mul, aten.div.Scalar: torch.div}
 
@@ -50,12 +51,14 @@ def instruction(call: Call, tensors: Tensors, scratch: Callable[[Any, int], list
     if kernel in NOTHING_WRITTEN:
         return None
     args, kwargs = map_views((call.args, call.kwargs), tensors)
-    outs = [None if view is None else tensors(view) for view in call.makes]
+    outs: list[Any] = [None if view is None else tensors(view) for view in call.makes]
     if kernel in COPIES:
         return outs[0].copy_, (args[0],), {}
     if kernel in FILLS:
         return outs[0].fill_, (FILLS[kernel],), {}
-    if kernel is aten.embedding.default:
+    if kernel in FILLS_WITH:
+        return outs[0].fill_, (args[FILLS_WITH[kernel]],), {}
+    if kernel is aten.embedding.default and _takes_rows(call):
         # What embedding does itself, without its temporary.
         rows = outs[0].view(-1, outs[0].shape[-1])
         return torch.index_select, (args[0], 0, args[1].reshape(-1)), {"out": rows}
@@ -76,13 +79,18 @@ def instruction(call: Call, tensors: Tensors, scratch: Callable[[Any, int], list
 
 def _direct(call: Call) -> bool:
     kernel = call.kernel
-    if any(kernel in known for known in (NOTHING_WRITTEN, COPIES, FILLS, WITH_NUMBERS, IN_PLACE)):
+    if any(kernel in known for known in (NOTHING_WRITTEN, COPIES, FILLS, FILLS_WITH, WITH_NUMBERS, IN_PLACE)):
         return True
     if kernel is aten.embedding.default:
-        return True
+        return _takes_rows(call)
     if kernel is aten.embedding_dense_backward.default:
         return _adds_rows(call)
     return out_form(kernel) is not None and all(view is not None for view in call.makes)
+
+
+def _takes_rows(call: Call) -> bool:
+    """Whether rows and indices can be seen as flat, without a copy."""
+    return _contiguous(call.args[1]) and _contiguous(call.makes[0])
 
 
 def _adds_rows(call: Call) -> bool:
@@ -124,7 +132,7 @@ def _index_put(out: Any, base: Any, indices: Any, values: Any, accumulate: bool 
 
 
 # What torch does for these, on the result itself.
-IN_PLACE = {
+IN_PLACE: dict[Any, Callable[..., None]] = {
     aten.slice_backward.default: _slice_backward,
     aten.select_backward.default: _select_backward,
     aten.index_put.default: _index_put,
@@ -132,7 +140,8 @@ IN_PLACE = {
 
 
 def _copying(call: Call, outs: list[Any]) -> Callable[..., None]:
-    kernel, several = call.kernel._op, len(outs) > 1
+    kernel, returns = call.kernel._op, call.kernel._schema.returns
+    several = len(returns) > 1 or str(returns[0].type) != "Tensor"
     pairs = [(number, out) for number, out in enumerate(outs) if out is not None]
     checked = False
 
@@ -167,9 +176,9 @@ def _check(call: Call, pairs: list[tuple[int, Any]], results: Any) -> None:
 def out_form(kernel: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The overload that writes its results into given tensors, and their names, if it has a kernel of its own."""
     wanted = [(one.name, str(one.type)) for one in kernel._schema.arguments]
-    packet = getattr(aten, kernel._schema.name.split("::")[-1], None)
-    if packet is None or kernel.namespace != "aten":
+    if kernel.namespace != "aten" or any(str(one.type) != "Tensor" for one in kernel._schema.returns):
         return None
+    packet = getattr(aten, kernel._schema.name.split("::")[-1])
     for name in packet.overloads():
         form = getattr(packet, name)
         given = [(one.name, str(one.type)) for one in form._schema.arguments if not one.is_out]

@@ -81,7 +81,7 @@ REFUSED = {"fused": True, "foreach": True, "capturable": True, "differentiable":
 
 
 def rule_of(optimizer: Any, group: dict[str, Any]) -> Rule:
-    """The rule of one parameter group; CaptureFailed if the optimizer is none of these, or calculates in another way."""
+    """The rule of one parameter group; CaptureFailed if the optimizer is none of these, or calculates otherwise."""
     kind = type(optimizer)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         raise CaptureFailed(
