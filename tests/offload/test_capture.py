@@ -83,6 +83,23 @@ def test_operators_say_where_they_come_from_backward_too() -> None:
         assert "modeling_llama.py:" in op.where
 
 
+def test_a_cache_comes_out_and_goes_in() -> None:
+    model = made("llama").eval()
+    ids = batch("llama")["input_ids"]
+    first = executor(capture(model, (ids,), {"use_cache": True}), model, least)
+    with torch.no_grad():
+        plain = model(ids, use_cache=True).past_key_values
+    ours = first(ids, use_cache=True).past_key_values
+    assert type(ours) is type(plain)
+    for one, two in zip(ours.layers, plain.layers, strict=True):
+        assert same([one.keys, one.values], [two.keys, two.values])
+    step = {"past_key_values": ours, "use_cache": True}
+    run = executor(capture(model, (ids[:, :1],), step), model, least)
+    logits = run(ids[:, :1], **step).logits
+    with torch.no_grad():
+        assert same([logits], [model(ids[:, :1], past_key_values=plain, use_cache=True).logits])
+
+
 class Chooser(torch.nn.Module):  # type: ignore[misc, name-defined]
     """Takes another path for other values, of an input or of what it computes."""
 

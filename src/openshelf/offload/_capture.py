@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from openshelf.offload._torch import torch
 from openshelf.offload._update import Updates
 
 pytree: Any = torch.utils._pytree
+fake_errors: Any = torch._subclasses.fake_tensor
 
 
 def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Captured:
@@ -149,8 +151,16 @@ class _Fakes:
     parameters: dict[str, tuple[Any, Any]]  # name -> real, fake; one name for each parameter
 
 
+def _know_caches() -> None:
+    """transformers' caches as trees of tensors, so that models can take and return them."""
+    module: Any = sys.modules.get("transformers")
+    if module is not None:
+        module.integrations.executorch.register_dynamic_cache_export_support()
+
+
 @contextlib.contextmanager
 def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+    _know_caches()
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None)
@@ -248,8 +258,7 @@ def _why(recorder: Recorder, error: Exception) -> str:
     lines = [one for one in traceback.extract_tb(error.__traceback__) if "/torch/" not in one.filename]
     lines = [one for one in lines if "/openshelf/" not in one.filename] or lines
     line = f"{lines[-1].filename}:{lines[-1].lineno} ({lines[-1].line})" if lines else "an unknown line"
+    by_value = isinstance(error, (fake_errors.DataDependentOutputException, fake_errors.DynamicOutputShapeException))
+    advice = ". What the code does has to follow from shapes, not from the values of tensors" if by_value else ""
     module = recorder.failed_in or "the model"
-    return (
-        f"{module} cannot be captured, at {line}: {type(error).__name__}: {error}. What the code does has to depend "
-        "on shapes only, not on the values of tensors"
-    )
+    return f"{module} cannot be captured, at {line}: {type(error).__name__}: {error}{advice}"

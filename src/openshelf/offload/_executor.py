@@ -1,8 +1,8 @@
 """The executor: a plan's steps as a flat list of functions with their arguments, made once and run many times.
 
 All that can be known before is done before: where a storage is, the tensors that are views of it, which form of an
-operator to call. At run time nothing is looked up, allocated or decided. `check` has refused plans that would run an
-operator on what is not there.
+operator to call. At run time nothing is looked up or decided. `walk` has refused plans that would run an operator on
+what is not there.
 
 Inputs are copied from the caller's tensors, outputs to new ones: for these two kinds Prefetch and Store are the
 executor's own, all others are the Mover's.
@@ -34,6 +34,9 @@ class Executor:
             raise BadInput("an arena is a tensor of bytes, of one dimension, that begins at a multiple of 64")
         self._captured, self._arena, self._mover = captured, arena, mover
         self._views: dict[tuple[int, View], Any] = {}
+        self._inputs = {
+            one.storage: one for inputs in captured.inputs for one in inputs.leaves if isinstance(one, View)
+        }
         self._feeds: dict[int, Any] = {}
         self._handed: dict[int, Any] = {}
         self._reads = self._writes = 0
@@ -84,7 +87,7 @@ class Executor:
         kind = storages[step.storage].kind
         if isinstance(step, Prefetch):
             if kind == "input":
-                return [(self._feed, (step.storage, step.offset), {})]
+                return [(self._feed, (step.storage, self._tensor(self._inputs[step.storage], step.offset)), {})]
             self._reads += 1
             return [(mover.begin_read, (step.storage, step.offset), {})]
         if isinstance(step, Wait):
@@ -113,9 +116,8 @@ class Executor:
         length = nbytes // count // dtype.itemsize
         return [self._tensor(View(-1, dtype, (length,), (1,), one * length), offset) for one in range(count)]
 
-    def _feed(self, storage: int, offset: int) -> None:
-        (view,) = (one for inputs in self._captured.inputs for one in inputs.leaves if _is_of(one, storage))
-        self._tensor(view, offset).copy_(self._feeds[storage])
+    def _feed(self, storage: int, into: Any) -> None:
+        into.copy_(self._feeds[storage])
 
     def _hand_out(self, storage: int, offset: int) -> None:
         nbytes = self._captured.program.storages[storage].nbytes
@@ -123,7 +125,3 @@ class Executor:
 
     def _handed_out(self, view: View) -> Any:
         return torch.as_strided(self._handed[view.storage].view(view.dtype), view.shape, view.strides, view.offset)
-
-
-def _is_of(leaf: Any, storage: int) -> bool:
-    return isinstance(leaf, View) and leaf.storage == storage

@@ -9,10 +9,11 @@ split in N ranges if there are 32768 or more; our pieces are whole multiples of 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from openshelf.errors import CaptureFailed
+from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload._call import Call, View
 from openshelf.offload._rules import Rule, rule_of
 from openshelf.offload._torch import torch
@@ -78,6 +79,7 @@ class Updates:
         self.optimizer = optimizer
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
         self.step = _steps_done(optimizer)
+        self.threads = torch.get_num_threads()
         self._rule_of = {
             id(param): rule
             for group, rule in zip(optimizer.param_groups, self.rules, strict=True)
@@ -86,6 +88,11 @@ class Updates:
 
     def begin_step(self) -> None:
         """To be called before each run: one step more, and the numbers that go with it."""
+        if torch.get_num_threads() != self.threads:
+            raise BadInput(
+                f"updates were captured for {self.threads} threads, torch has {torch.get_num_threads()} now, and would "
+                "round differently: set_num_threads, or capture again"
+            )
         self.step += 1
         for rule in self.rules:
             rule.begin(self.step)
@@ -101,10 +108,7 @@ class Updates:
     def call(self, rule: Rule, views: list[View], where: str) -> Call:
         """The call that updates views[0] by the gradient views[1] and states."""
         param, grad, *states = views
-        threads = torch.get_num_threads()
-        count = 1
-        for length in param.shape:
-            count *= length
+        threads, count = self.threads, math.prod(param.shape)
         alike = all(one.strides == param.strides for one in views)
         longest = max((end - begin for begin, end in pieces(count, threads)), default=0) if alike else _span(param)
         kernel = Update(rule, param.dtype.itemsize, longest, threads)

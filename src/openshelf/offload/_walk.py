@@ -17,7 +17,7 @@ ALIGNMENT = 64  # torch's own: kernels may take other paths, with other rounding
 
 
 def walk(program: Program, steps: Iterable[Step], size: int) -> Iterator[tuple[Step, dict[int, int], bool]]:
-    """Each step, where the storages are that it touches, and, of a Detach, whether a Store is under way.
+    """Each step, where storages are after it, and, of a Detach, whether a Store was under way.
 
     The dict is valid until the next step. BadInput if a step may not come where it is.
     """
@@ -27,12 +27,8 @@ def walk(program: Program, steps: Iterable[Step], size: int) -> Iterator[tuple[S
         if problem:
             raise BadInput(f"step {number} of this plan, {step}, cannot be done: {problem}")
         storing = isinstance(step, Detach) and step.storage in arena.storing
-        places = dict(arena.at) if isinstance(step, Detach) else arena.at
-        if not isinstance(step, Detach):
-            arena.do(step)
-        yield step, places, storing
-        if isinstance(step, Detach):
-            arena.do(step)
+        arena.do(step)
+        yield step, arena.at, storing
     missing = [one.name for one in program.storages if one.kept and one.index in arena.unsaved]
     if missing or arena.ran != len(program.ops):
         raise BadInput(
