@@ -114,3 +114,18 @@ def test_accumulation_and_clipping_are_those_of_torch(name: str, clip: float | N
     expected = train(plain, OPTIMIZERS["adamw"](plain.parameters()), name, 5, 3, clip)
     assert same(losses, expected)
     assert same(model.state_dict().values(), plain.state_dict().values())
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw"])
+def test_training_goes_on_from_where_torch_optim_was(kind: str) -> None:
+    model, plain = (one.train() for one in twins("llama"))
+    before, expected = OPTIMIZERS[kind](model.parameters()), OPTIMIZERS[kind](plain.parameters())
+    train(model, before, "llama", 2)
+    train(plain, expected, "llama", 2)
+    captured = capture_training(model, (), batch("llama"), optimizer=before)
+    run = executor(captured, model, least)
+    for group in (*before.param_groups, *expected.param_groups):
+        group["lr"] *= 0.5  # a schedule
+    losses = [run(**batch("llama", step))[0] for step in range(2)]
+    assert same(losses, train(plain, expected, "llama", 2))
+    assert same(model.parameters(), plain.parameters())

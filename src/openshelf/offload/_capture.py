@@ -115,7 +115,7 @@ class _Sink:
                 one = recorder.new(fake, f"{name}.{state}", "state")
                 views.append(recorder.view(one))
                 stored = recorder.stored[views[-1].storage]
-                stored.kept, stored.value = True, _bytes_of(value, one)
+                stored.kept, stored.value = True, None if value is None else _laid_out(value, one)
                 self.draft.states[views[-1].storage] = (name, state)
             recorder.add(self.updates.call(rule, views, name))
             recorder.stored[views[0].storage].kept = True
@@ -135,12 +135,11 @@ class _Sink:
         return total
 
 
-def _bytes_of(value: Any, fake: Any) -> Any:
-    """A state's value laid out as the parameter is, zeros if there is none."""
+def _laid_out(value: Any, fake: Any) -> Any:
+    """A state's value in a storage of its own, laid out as the parameter is."""
     with really():
         real = torch.zeros(fake.untyped_storage().nbytes() // fake.dtype.itemsize, dtype=fake.dtype)
-        if value is not None:
-            real.as_strided(fake.shape, fake.stride()).copy_(value)
+        real.as_strided(fake.shape, fake.stride()).copy_(value)
         return real
 
 

@@ -57,7 +57,8 @@ class Captured:
     """A model as a program. `calls[i]` is what `program.ops[i]` does; their Views name `program.storages`.
 
     `names` are the parameters and buffers that are in a storage, more than one where weights are tied. `values` are the
-    tensors of given storages that no checkpoint has: constants, buffers that are not saved, states of an optimizer.
+    tensors of given storages that no checkpoint has: constants, buffers that are not saved, and states that the
+    optimizer has already; other states begin as zeros.
     `gradients` is filled where no optimizer was given: views of storages that are kept. `outside` are the bytes that
     torch takes outside the arena while each operator runs: `measure` finds them, before that they are an estimate.
     """
