@@ -12,7 +12,7 @@ from openshelf.offload._torch import torch
 def homes_in(captured: Captured, model: Any) -> dict[int, Any]:
     """Storage -> tensor of bytes, for all that a program is given or keeps, but inputs and outputs.
 
-    Weights and saved buffers are those of `model`, not copies; states of the optimizer and gradients are new.
+    Weights and buffers are those of `model`, not copies; states of the optimizer and gradients are new.
     """
     tensors = dict(model.named_parameters(remove_duplicate=False))
     tensors.update(model.named_buffers(remove_duplicate=False))
@@ -21,10 +21,10 @@ def homes_in(captured: Captured, model: Any) -> dict[int, Any]:
         if not (storage.given or storage.kept) or storage.kind in ("input", "output"):
             continue
         value, names = captured.values.get(storage.index), captured.names.get(storage.index, ())
-        if value is not None:
-            home = bytes_of(value).clone()
-        elif names:
+        if names and (value is None or not tensors[names[0]].is_meta):
             home = bytes_of(tensors[names[0]])
+        elif value is not None:
+            home = bytes_of(value).clone()
         else:
             home = torch.zeros(storage.nbytes, dtype=torch.uint8)
         if home.numel() != storage.nbytes or home.is_meta:
