@@ -83,5 +83,9 @@ class BadInput(OpenshelfError, ValueError):
     """An argument or a file is not of the expected form."""
 
 
+class CaptureFailed(OpenshelfError):
+    """A model does something that no program can hold; the message names the module and the source line."""
+
+
 class MissingExtra(OpenshelfError, ImportError):
     """An optional package is needed; the message names the extra to install."""

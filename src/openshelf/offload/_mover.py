@@ -61,6 +61,14 @@ class Mover:
         self._writes: dict[int, _Leaving] = {}
         self._verified: set[int] = set()
 
+    @property
+    def reads(self) -> int:
+        return self.moved.reads
+
+    @property
+    def writes(self) -> int:
+        return self.moved.writes
+
     def begin_read(self, storage: int, offset: int) -> None:
         """Begins to read a storage from its home into the arena."""
         home = self.homes[storage]

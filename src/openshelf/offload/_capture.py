@@ -1,0 +1,263 @@
+"""Capture: a model, or a whole step of training, as a program. Nothing is computed, weights may be on the meta device.
+
+The model's parameters and buffers are replaced by tensors without memory while its code runs once under a Recorder. For
+training, backward runs in the recorder too, and a parameter is updated as soon as autograd has all of its gradient, in
+the hook that torch has for just that: a gradient lives from its last contribution to its update. Several micro batches
+are one program after the other, gradients kept between; clipping needs all gradients before the first update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
+from openshelf.offload._buffers import computed_buffers
+from openshelf.offload._captured import Captured, Draft, Inputs, finish
+from openshelf.offload._known import not_traced, really
+from openshelf.offload._record import Recorder, watch_modules
+from openshelf.offload._torch import torch
+from openshelf.offload._update import Updates
+
+pytree: Any = torch.utils._pytree
+fake_errors: Any = torch._subclasses.fake_tensor
+
+
+def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Captured:
+    """The program of `model(*args, **kwargs)` without gradients."""
+    with _recording(model) as (recorder, draft, _), torch.no_grad(), recorder:
+        args, kwargs = _inputs(recorder, draft, args, kwargs or {}, "")
+        result = model(*args, **kwargs)
+        _outputs(recorder, draft, result)
+    return finish(recorder, draft)
+
+
+def capture_training(
+    model: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: Any = None,
+    micro: int = 1,
+    clip: float | None = None,
+) -> Captured:
+    """The program of one step of training: forward, backward, and the update of each parameter.
+
+    `loss` makes the loss from the model's result (`result.loss` if not given), its part of 1/micro included.
+    `optimizer` is a torch.optim SGD, Adam or AdamW of the model's parameters; it is read, never stepped. Without one,
+    gradients are what the program keeps. `micro` batches are accumulated, `clip` is the `max_norm` of torch's
+    `clip_grad_norm_`.
+    """
+    if micro < 1:
+        raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
+    with _recording(model) as (recorder, draft, fakes), torch.enable_grad(), recorder:
+        sink = _Sink(recorder, draft, fakes, optimizer, clip)
+        losses = []
+        for number in range(micro):
+            prefix = f"{number}." if micro > 1 else ""
+            recorder.phase = "forward"
+            fake_args, fake_kwargs = _inputs(recorder, draft, args, kwargs or {}, prefix)
+            result = model(*fake_args, **fake_kwargs)
+            value = loss(result) if loss else result.loss
+            if value is None:
+                raise CaptureFailed("the model's result has no loss: give it labels, or give `loss`")
+            recorder.phase = "backward"
+            sink.last = number == micro - 1
+            value.backward()
+            losses.append(value.detach())
+            del result, value
+        with torch.no_grad():
+            norm = sink.end()
+        _outputs(recorder, draft, (*losses, norm) if clip is not None else tuple(losses))
+    return finish(recorder, draft)
+
+
+class _Sink:
+    """Where gradients go once they are complete."""
+
+    def __init__(self, recorder: Recorder, draft: Draft, fakes: _Fakes, optimizer: Any, clip: float | None) -> None:
+        self.recorder, self.draft, self.clip, self.last = recorder, draft, clip, False
+        self.updates = draft.updates = Updates(optimizer) if optimizer is not None else None
+        self.norms: dict[str, Any] = {}
+        self.params = {name: (real, fake) for name, (real, fake) in fakes.parameters.items() if fake.requires_grad}
+        for name, (real, fake) in self.params.items():
+            fake.register_post_accumulate_grad_hook(
+                lambda _, name=name, real=real, fake=fake: self._complete(name, real, fake)
+            )
+
+    def _complete(self, name: str, real: Any, fake: Any) -> None:
+        stored = self.recorder.stored[self.recorder.view(fake.grad).storage]
+        if stored.kind == "activation":
+            stored.kind, stored.name = "gradient", f"{name}.grad"
+        if not self.last:
+            return
+        self.recorder.phase = "update"
+        if self.clip is not None:
+            self.norms[name] = torch.linalg.vector_norm(fake.grad, 2.0)
+        else:
+            self._sink(name, real, fake)
+        self.recorder.phase = "backward"
+
+    def _sink(self, name: str, real: Any, fake: Any) -> None:
+        recorder, gradient = self.recorder, self.recorder.view(fake.grad)
+        rule = self.updates.rule(real) if self.updates is not None else None
+        if self.updates is None:
+            recorder.stored[gradient.storage].kept = True
+            self.draft.gradients[name] = gradient
+        elif rule is not None:
+            views = [recorder.view(fake), gradient]
+            for state, value in self.updates.states(real).items():
+                one = recorder.new(fake, f"{name}.{state}", "state")
+                views.append(recorder.view(one))
+                stored = recorder.stored[views[-1].storage]
+                stored.kept, stored.value = True, None if value is None else _laid_out(value, one)
+                self.draft.states[views[-1].storage] = (name, state)
+            recorder.add(self.updates.call(rule, views, name))
+            recorder.stored[views[0].storage].kept = True
+        fake.grad = None
+
+    def end(self) -> Any:
+        """After the last backward: with clipping, what torch's clip_grad_norm_ does, then the updates."""
+        if self.clip is None:
+            return None
+        self.recorder.phase = "update"
+        graded = {name: one for name, one in self.params.items() if one[1].grad is not None}
+        total = torch.linalg.vector_norm(torch.stack([self.norms[name] for name in graded]), 2.0)
+        factor = torch.clamp(float(self.clip) / (total + 1e-6), max=1.0)
+        for name, (real, fake) in graded.items():
+            fake.grad.mul_(factor)
+            self._sink(name, real, fake)
+        return total
+
+
+def _laid_out(value: Any, fake: Any) -> Any:
+    """A state's value in a storage of its own, laid out as the parameter is."""
+    with really():
+        real = torch.zeros(fake.untyped_storage().nbytes() // fake.dtype.itemsize, dtype=fake.dtype)
+        real.as_strided(fake.shape, fake.stride()).copy_(value)
+        return real
+
+
+@dataclasses.dataclass
+class _Fakes:
+    """Tensors without memory in the place of a model's."""
+
+    parameters: dict[str, tuple[Any, Any]]  # name -> real, fake; one name for each parameter
+
+
+def _know_caches() -> None:
+    """transformers' caches as trees of tensors, so that models can take and return them."""
+    module: Any = sys.modules.get("transformers")
+    if module is not None:
+        module.integrations.executorch.register_dynamic_cache_export_support()
+
+
+@contextlib.contextmanager
+def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+    _know_caches()
+    recorder = Recorder()
+    names: dict[int, tuple[str, ...]] = {}
+    draft = Draft(names, {}, [], [], None)
+    fakes, by_id = _Fakes({}), {}
+    values = computed_buffers(model)
+    bases: dict[int, Any] = {}
+    tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
+    tensors += [(name, one, "buffer") for name, one in model.named_buffers(remove_duplicate=False)]
+    with recorder.fakes:
+        for name, tensor, kind in tensors:
+            if id(tensor) not in by_id:
+                fake = by_id[id(tensor)] = _stand_in(recorder, bases, name, tensor, kind, values.get(name))
+                if kind == "weight":
+                    fakes.parameters[name] = (tensor, fake)
+            view = draft.views[name] = recorder.view(by_id[id(tensor)])
+            names[view.storage] = (*names.get(view.storage, ()), name)
+    replaced = [
+        (table, name, tensor)
+        for module in model.modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None
+    ]
+    unwatch = watch_modules(model, recorder)
+    try:
+        for table, name, tensor in replaced:
+            table[name] = by_id[id(tensor)]
+        with recorder.fakes, not_traced():
+            yield recorder, draft, fakes
+    except OpenshelfError:
+        raise
+    except Exception as error:
+        raise CaptureFailed(_why(recorder, error)) from error
+    finally:
+        for table, name, tensor in replaced:
+            table[name] = tensor
+        unwatch()
+
+
+def _stand_in(recorder: Recorder, bases: dict[int, Any], name: str, tensor: Any, kind: Any, value: Any) -> Any:
+    """A fake of `tensor`, in the fake storage that all tensors of its storage share."""
+    storage = tensor.untyped_storage()
+    base = bases.get(storage._cdata)
+    if base is None:
+        base = bases[storage._cdata] = torch.empty(
+            storage.nbytes() // tensor.dtype.itemsize, dtype=tensor.dtype, device="cpu"
+        )
+        recorder.store(base, name, kind, True, value)
+    fake = base.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return torch.nn.Parameter(fake, tensor.requires_grad) if kind == "weight" else fake
+
+
+def _inputs(
+    recorder: Recorder, draft: Draft, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    paths, tree = pytree.tree_flatten_with_path((args, kwargs))
+    leaves, views = [], []
+    for path, leaf in paths:
+        if isinstance(leaf, torch.Tensor):
+            fake = recorder.new(leaf, prefix + "input" + pytree.keystr(path), "input")
+            leaves.append(fake)
+            views.append(recorder.view(fake))
+            if not leaf.is_floating_point():
+                recorder.known.tell(views[-1], leaf, is_input=True)
+        else:
+            leaves.append(leaf)
+            views.append(leaf)
+    draft.inputs.append(Inputs(tree, tuple(views)))
+    args, kwargs = pytree.tree_unflatten(leaves, tree)
+    return args, kwargs
+
+
+def _outputs(recorder: Recorder, draft: Draft, result: Any) -> None:
+    leaves, draft.tree = pytree.tree_flatten(result)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            known = recorder.number(leaf)
+            if known is None or recorder.stored[known].given or recorder.stored[known].kind == "gradient":
+                leaf = leaf.clone()
+            view = recorder.view(leaf)
+            stored = recorder.stored[view.storage]
+            stored.kind, stored.kept = "output", True
+            draft.outputs.append(view)
+        elif leaf is None or isinstance(leaf, (bool, int, float, str)):
+            draft.outputs.append(leaf)
+        else:
+            raise CaptureFailed(
+                f"the model's result has a {type(leaf).__name__} in it, which is neither a tensor nor known to "
+                "torch.utils._pytree (a cache? then call it with use_cache=False)"
+            )
+
+
+def _why(recorder: Recorder, error: Exception) -> str:
+    """What happened, in which module, at which line of whose code."""
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if "/torch/" not in one.filename]
+    lines = [one for one in lines if "/openshelf/" not in one.filename] or lines
+    line = f"{lines[-1].filename}:{lines[-1].lineno} ({lines[-1].line})" if lines else "an unknown line"
+    by_value = isinstance(error, (fake_errors.DataDependentOutputException, fake_errors.DynamicOutputShapeException))
+    advice = ". What the code does has to follow from shapes, not from the values of tensors" if by_value else ""
+    module = recorder.failed_in or "the model"
+    return f"{module} cannot be captured, at {line}: {type(error).__name__}: {error}{advice}"

@@ -1,0 +1,203 @@
+"""What capture hands on: the program for planners, the calls behind its operators, and what the storages are of."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+from openshelf.errors import BadInput
+from openshelf.offload._call import Call, View, map_views
+from openshelf.offload._kernels import workspace_of
+from openshelf.offload._program import Op, Program, Storage
+from openshelf.offload._record import Recorder
+from openshelf.offload._torch import torch
+from openshelf.offload._update import Update, Updates
+
+pytree: Any = torch.utils._pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Arguments of one call of the model: their tree, its leaves, Views where these are tensors.
+
+    `asked` are the values of tensors that the model asked for: by position among the leaves.
+    """
+
+    tree: Any
+    leaves: tuple[Any, ...]
+    asked: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
+        """The tensor for each input storage; BadInput unless these arguments are like those captured."""
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        if tree != self.tree:
+            raise BadInput(f"this was captured for arguments of the form {self.tree}, got {tree}: capture these too")
+        found = {}
+        for position, (leaf, expected) in enumerate(zip(leaves, self.leaves, strict=True)):
+            if isinstance(expected, View) and isinstance(leaf, torch.Tensor):
+                if (tuple(leaf.shape), leaf.dtype) != (expected.shape, expected.dtype):
+                    raise BadInput(
+                        f"this was captured for a tensor of {expected.dtype} {expected.shape}, got one of "
+                        f"{leaf.dtype} {tuple(leaf.shape)}: capture this shape too"
+                    )
+                if position in self.asked and not torch.equal(leaf, self.asked[position]):
+                    raise BadInput(
+                        f"what the model does depends on the values of argument {position}, a tensor of "
+                        f"{expected.dtype} {expected.shape}, and they are not those captured: capture these too"
+                    )
+                found[expected.storage] = leaf
+            elif isinstance(expected, View) or leaf != expected:
+                raise BadInput(f"this was captured for the argument {expected!r}, got {leaf!r}: capture it with that")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A model as a program. `calls[i]` is what `program.ops[i]` does; their Views name `program.storages`.
+
+    `names` are the parameters and buffers that are in a storage, more than one where weights are tied. `values` are the
+    tensors of given storages that no checkpoint has: constants, buffers that are not saved, and states that the
+    optimizer has already; other states begin as zeros.
+    `gradients` is filled where no optimizer was given: views of storages that are kept. `outside` are the bytes that
+    torch takes outside the arena while each operator runs: `measure` finds them, before that they are an estimate.
+    """
+
+    program: Program
+    calls: tuple[Call, ...]
+    names: dict[int, tuple[str, ...]]
+    views: dict[str, View]  # of parameters and buffers
+    states: dict[int, tuple[str, str]]  # storage -> parameter, name of the state
+    values: dict[int, Any]
+    inputs: tuple[Inputs, ...]
+    outputs: tuple[Any, ...]  # leaves, Views where these are tensors
+    tree: Any  # of outputs
+    gradients: dict[str, View]
+    updates: Updates | None
+    outside: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Draft:
+    """What a recording has found out beside the calls."""
+
+    names: dict[int, tuple[str, ...]]
+    views: dict[str, View]
+    inputs: list[Inputs]
+    outputs: list[Any]
+    tree: Any
+    states: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    gradients: dict[str, View] = dataclasses.field(default_factory=dict)
+    updates: Updates | None = None
+
+
+def finish(recorder: Recorder, draft: Draft) -> Captured:
+    """The recording as a program: without what nobody reads, storages numbered by first use."""
+    stored = recorder.stored
+    calls = _needed(_updates_after_reads(recorder.calls), {n for n, one in enumerate(stored) if one.kept})
+    numbers: dict[int, int] = {}
+    for call in calls:
+        for number in (*call.reads, *call.changes, *(view.storage for view in call.makes if view is not None)):
+            numbers.setdefault(number, len(numbers))
+    for number, one in enumerate(stored):
+        if one.kept:
+            numbers.setdefault(number, len(numbers))
+    changed = {number for call in calls for number in call.changes}
+    for number in changed:
+        if number in draft.names:
+            stored[number].kept = True
+
+    def renumbered(value: Any) -> Any:
+        return map_views(value, lambda view: dataclasses.replace(view, storage=numbers.get(view.storage, -1)))
+
+    storages = tuple(
+        Storage(index, stored[old].name, stored[old].nbytes, stored[old].kind, stored[old].given, stored[old].kept)
+        for old, index in numbers.items()
+    )
+    ops = tuple(_op(index, call, changed, numbers) for index, call in enumerate(calls))
+    calls = [
+        dataclasses.replace(
+            call,
+            args=renumbered(call.args),
+            kwargs=renumbered(call.kwargs),
+            makes=renumbered(call.makes),
+            reads=op.reads,
+            changes=op.changes,
+        )
+        for call, op in zip(calls, ops, strict=True)
+    ]
+    return Captured(
+        program=Program(ops, storages, _key(calls, storages)),
+        calls=tuple(calls),
+        names={numbers[old]: names for old, names in draft.names.items() if old in numbers},
+        views={name: renumbered(view) for name, view in draft.views.items() if view.storage in numbers},
+        states={numbers[old]: whose for old, whose in draft.states.items()},
+        values={index: stored[old].value for old, index in numbers.items() if stored[old].value is not None},
+        inputs=tuple(Inputs(one.tree, renumbered(one.leaves), _asked(recorder, one)) for one in draft.inputs),
+        outputs=tuple(renumbered(draft.outputs)),
+        tree=draft.tree,
+        gradients=renumbered(draft.gradients),
+        updates=draft.updates,
+        outside=tuple(workspace_of(call)[1] for call in calls),
+    )
+
+
+def _asked(recorder: Recorder, inputs: Inputs) -> dict[int, Any]:
+    asked = recorder.known.asked
+    return {
+        position: asked[view.storage].as_strided(view.shape, view.strides)
+        for position, view in enumerate(inputs.leaves)
+        if isinstance(view, View) and view.storage in asked
+    }
+
+
+def _op(index: int, call: Call, changed: set[int], numbers: dict[int, int]) -> Op:
+    makes = tuple(dict.fromkeys(view.storage for view in call.makes if view is not None))
+    again = not call.changes and not random(call) and changed.isdisjoint(makes)
+    return Op(
+        index=index,
+        name=call.name,
+        reads=tuple(numbers[one] for one in call.reads),
+        changes=tuple(numbers[one] for one in call.changes),
+        makes=tuple(numbers[one] for one in makes),
+        workspace=workspace_of(call)[0],
+        again=again,
+        phase=call.phase,
+        where=call.where,
+    )
+
+
+def random(call: Call) -> bool:
+    return not isinstance(call.kernel, Update) and torch.Tag.nondeterministic_seeded in call.kernel.tags
+
+
+def _needed(calls: list[Call], wanted: set[int]) -> list[Call]:
+    """Without calls whose results nobody reads. Random ones stay: the numbers after them depend on them."""
+    wanted, needed = set(wanted), []
+    for call in reversed(calls):
+        if call.changes or random(call) or any(view is not None and view.storage in wanted for view in call.makes):
+            wanted.update(call.reads, call.changes)
+            needed.append(call)
+    return needed[::-1]
+
+
+def _updates_after_reads(calls: list[Call]) -> list[Call]:
+    """Updates whose parameter is read after them (by something that has no part in its gradient) go to the end."""
+    read_last: dict[int, int] = {}
+    for at, call in enumerate(calls):
+        if not isinstance(call.kernel, Update):
+            read_last.update((number, at) for number in (*call.reads, *call.changes))
+    late = [
+        call
+        for at, call in enumerate(calls)
+        if isinstance(call.kernel, Update) and read_last.get(call.changes[0], -1) > at
+    ]
+    moved = set(map(id, late))
+    return [call for call in calls if id(call) not in moved] + late
+
+
+def _key(calls: list[Call], storages: tuple[Storage, ...]) -> str:
+    digest = hashlib.sha256(repr(storages).encode())
+    for call in calls:
+        digest.update(repr((call.name, call.args, call.kwargs, call.makes, call.phase)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,15 @@
+"""Fake forms of operators whose own fake form in torch is stricter than the kernel that runs on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openshelf.offload._torch import torch
+
+
+def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """`_grouped_mm`, whose fake form refuses what is not bfloat16."""
+    return torch._meta_registrations._create_grouped_mm_output_tensor(mat_a, mat_b, offs, out_dtype)
+
+
+FAKES: dict[Any, Any] = {torch.ops.aten._grouped_mm.default: grouped_mm}
