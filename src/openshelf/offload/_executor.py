@@ -56,6 +56,7 @@ class Executor:
         self._feeds: dict[int, Any] = {}
         self._handed: dict[int, Any] = {}
         self._reads = self._writes = 0
+        self.begun = False  # a run, and it has not come to its end
         self._instructions = [
             made for one in follow(captured.program, steps, arena.numel()) for made in self._made(*one)
         ]
@@ -74,7 +75,9 @@ class Executor:
             self._feeds.update(inputs.tensors(args, kwargs))
         if captured.updates is not None:
             captured.updates.begin_step()
+        self.begun = True
         self._run()
+        self.begun = False
         leaves = [self._handed_out(leaf) if isinstance(leaf, View) else leaf for leaf in captured.outputs]
         self._handed.clear()
         return torch.utils._pytree.tree_unflatten(leaves, captured.tree)

@@ -1,0 +1,200 @@
+"""From a model to a plan and from a plan to a run: what users call."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from openshelf.errors import BadInput, NoRoom, UnknownName
+from openshelf.fabric import Fabric
+from openshelf.offload._calibrate import calibrate
+from openshelf.offload._capture import capture, capture_training
+from openshelf.offload._captured import Captured
+from openshelf.offload._lifetimes import lifetimes
+from openshelf.offload._measure import measure
+from openshelf.offload._mover import Lane
+from openshelf.offload._pack import pack_shards
+from openshelf.offload._packed import Packed
+from openshelf.offload._packed_format import MAGIC
+from openshelf.offload._plan import Plan, make_plan
+from openshelf.offload._rates import Rates
+from openshelf.offload._runner import Runner, packed_state
+from openshelf.offload._simulate import Times
+from openshelf.offload._torch import torch
+from openshelf.space import format_size, parse_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A prediction and what came: seconds of one run, and bytes of the arena and of what torch took beside it."""
+
+    predicted_s: float
+    measured_s: float
+    peak: int
+    outside: int
+    lanes: Mapping[str, Lane]
+
+    @property
+    def error(self) -> float:
+        """0.1: it took a tenth longer than predicted."""
+        return self.measured_s / self.predicted_s - 1
+
+    def __str__(self) -> str:
+        return (
+            f"predicted {self.predicted_s:.4f} s, measured {self.measured_s:.4f} s ({self.error:+.1%}); arena "
+            f"{format_size(self.peak)}, beside it up to {format_size(self.outside)}"
+        )
+
+
+class ModelPlan:
+    """A plan for one model, one shape of inputs and one budget. It can be printed, loaded and checked."""
+
+    def __init__(self, captured: Captured, plan: Plan, example: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        self.captured, self.plan, self._example = captured, plan, example
+        self.outside = max(captured.outside, default=0)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that the run takes: the arena, and what torch takes beside it for one operator."""
+        return self.plan.peak + self.outside
+
+    def load(self, source: Any, *, share: bool = False, folder: Path | str | None = None) -> Runner:
+        """Brings the weights home and takes the arena: a callable that returns what the model would.
+
+        `source`: the model, with its weights in memory; or a path: a safetensors checkpoint (file, index or folder),
+        which is streamed into a packed file and kept there for next time, or what `Runner.save` wrote. `share`: weights
+        are in host memory once for all processes of this machine that share them. `folder`: where packed and scratch
+        files are made; by default the cache's.
+        """
+        if isinstance(source, torch.nn.Module):
+            state = dict(source.named_parameters(remove_duplicate=False))
+            state |= dict(source.named_buffers(remove_duplicate=False))
+            packed = packed_state(self.captured, {name: one.detach() for name, one in state.items()}, folder)
+            if share:
+                raise BadInput("share=True needs a checkpoint that all processes can open: give load() its path")
+        elif isinstance(source, str | Path):
+            packed = self._open(Path(source), folder)
+        else:
+            raise BadInput(f"load() takes the model or the path of a checkpoint, got {type(source).__name__}")
+        return Runner(self.captured, self.plan, packed, share=share, folder=folder)
+
+    def check(self, repeats: int = 5, folder: Path | str | None = None) -> Check:
+        """Runs the plan on zeros in the place of weights, and compares the time with the prediction."""
+        names = {one[0]: index for index, one in self.captured.names.items() if index not in self.captured.values}
+        zeros = {
+            name: torch.zeros(self.captured.program.storages[index].nbytes, dtype=torch.uint8)
+            for name, index in names.items()
+        }
+        step = self.captured.updates.step if self.captured.updates is not None else 0
+        args, kwargs = self._example
+        batches = [(args, kwargs)] * len(self.captured.inputs)
+        with Runner(self.captured, self.plan, packed_state(self.captured, zeros, folder), folder=folder) as run:
+            run.step(batches)
+            times = []
+            for _ in range(repeats):
+                begin = time.perf_counter()
+                run.step(batches)
+                times.append(time.perf_counter() - begin)
+            lanes = run.lanes()
+        if self.captured.updates is not None:
+            self.captured.updates.step = step
+        return Check(self.plan.times.seconds, statistics.median(times), self.plan.peak, self.outside, lanes)
+
+    def explain(self, name: str) -> str:
+        """Why a storage is where it is when; a parameter may be named as in the model."""
+        for index, names in self.captured.names.items():
+            if name in names:
+                return self.plan.explain(self.captured.program.storages[index].name)
+        return self.plan.explain(name)
+
+    def timeline(self) -> Times:
+        """Predicted times with a span for all that compute and the lanes do."""
+        return self.plan.timeline()
+
+    def __str__(self) -> str:
+        return f"{self.plan}\n  beside   up to {format_size(self.outside)} that torch takes while one operator runs"
+
+    def _open(self, source: Path, folder: Path | str | None) -> Packed:
+        if source.is_file():
+            with source.open("rb") as file:
+                if file.read(len(MAGIC)) == MAGIC:
+                    return Packed.open(source)
+        order: list[str] = []
+        tied: dict[str, str] = {}
+        for storage in self.captured.program.storages:
+            names = self.captured.names.get(storage.index, ())
+            if names and storage.index not in self.captured.values:
+                order.append(names[0])
+                tied |= dict.fromkeys(names[1:], names[0])
+        try:
+            return pack_shards(source, order, tied=tied, folder=folder)
+        except UnknownName as error:
+            raise UnknownName(f"{source} is not of the model that was planned: {error}") from error
+
+
+def plan(
+    model: Any,
+    inputs: Any,
+    budget: str | int,
+    *,
+    optimizer: Any = None,
+    train: bool = False,
+    loss: Callable[[Any], Any] | None = None,
+    micro: int = 1,
+    clip: float | None = None,
+    dram: str | int = 0,
+    fabric: str | Fabric | Rates = "local",
+    time_limit: float = 20.0,
+    cache: bool = True,
+) -> ModelPlan:
+    """Plans to run `model`, or to train it, within `budget` bytes of memory.
+
+    `inputs`: a tensor, a tuple of arguments, or a dict of keyword arguments, like those of the calls to come; weights
+    may be on the meta device. With `optimizer` (torch.optim SGD, Adam, AdamW) or `train` the plan is for whole steps of
+    training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside the budget, for what
+    is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is measured in a second if
+    it was never run. NoRoom names the least budget that works.
+    """
+    args, kwargs = _arguments(inputs)
+    if optimizer is not None or train or loss is not None:
+        captured = capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
+    else:
+        captured = capture(model, args, kwargs)
+    captured = measure(captured)
+    room = parse_size(budget)
+    outside, known = max(captured.outside, default=0), lifetimes(captured.program)
+    if room < known.least + outside:
+        op = captured.program.ops[known.tightest]
+        raise NoRoom(
+            f"a budget of {format_size(room)} is too small: operator {op.name!r}"
+            f"{' at ' + op.where if op.where else ''} needs {format_size(known.least)} in the arena, and torch up to "
+            f"{format_size(outside)} beside it; the least that works is {known.least + outside} bytes"
+        )
+    made = make_plan(
+        captured.program, room - outside, _rates(fabric), dram=parse_size(dram) if dram else 0, time_limit=time_limit,
+        cache=cache,
+    )  # fmt: skip
+    return ModelPlan(captured, made, (args, kwargs))
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def _rates(fabric: str | Fabric | Rates) -> Rates:
+    if isinstance(fabric, Rates):
+        return fabric
+    if isinstance(fabric, Fabric):
+        return Rates.of(fabric)
+    if fabric != "local":
+        return Rates.of(Fabric.load(fabric))
+    try:
+        return Rates.of(Fabric.load("local"))
+    except UnknownName:
+        return calibrate()

@@ -1,0 +1,181 @@
+"""A Runner: a planned model with its weights at home and its arena taken, ready to be called.
+
+Weights are in a packed file in the order of their use; what a program changes has room of its own, in a scratch file
+that no name points to, so that a killed run leaves nothing behind. In host memory is what the plan put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openshelf._core import DeviceArena
+from openshelf.errors import BadInput, Closed, Mismatch
+from openshelf.offload._call import View
+from openshelf.offload._captured import Captured
+from openshelf.offload._executor import Executor
+from openshelf.offload._homes import Homes
+from openshelf.offload._in_memory import bytes_of
+from openshelf.offload._mover import Lane, Mover
+from openshelf.offload._pack import pack_state
+from openshelf.offload._packed import Packed
+from openshelf.offload._plan import Plan
+from openshelf.offload._program import Storage
+from openshelf.offload._shared import Shared
+from openshelf.offload._steps import Store
+from openshelf.offload._torch import torch
+
+WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its tensors
+
+
+class Runner:
+    """Calls a model by its plan: `run(*args, **kwargs)` is what the model would return.
+
+    Not thread-safe: there is one arena. For training a call is one step and returns the loss; `step` takes one batch
+    for each micro batch. close() gives the memory and the files back; so does the end of the process.
+    """
+
+    def __init__(
+        self, captured: Captured, plan: Plan, packed: Packed, *, share: bool = False, folder: Path | str | None = None
+    ) -> None:
+        self._captured, self._plan, self._packed = captured, plan, packed
+        self._resumed = STEP in packed.tensors
+        changed = {one for op in plan.program.ops for one in op.changes}
+        stored = {step.storage for step in plan.steps if isinstance(step, Store)}
+        self._homes = Homes(folder, _dram(plan, changed, stored))
+        shared = Shared(packed) if share else None
+        for storage in plan.program.storages:
+            if storage.kind not in ("input", "output") and (storage.given or storage.index in stored):
+                self._find_home(storage, storage.index in changed, shared)
+        self._homes.load()
+        self._arena = DeviceArena(max(plan.peak, 4096))
+        bytes_ = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
+        self._mover = Mover(self._homes, self._arena)
+        self._executor: Executor | None = Executor(captured, plan.steps, bytes_, self._mover)
+        if captured.updates is not None and self._resumed:
+            captured.updates.step = int(self._homes_value(packed, STEP).view(torch.int64)[0])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.step([(args, kwargs)])
+
+    def step(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
+        """One step, with (args, kwargs) of every micro batch."""
+        if self._executor is None:
+            raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
+        executor, self._executor = self._executor, None
+        checked = False
+        try:
+            result = executor.step(batches)
+            checked = True
+        except BadInput:
+            checked = not executor.begun
+            raise
+        finally:
+            if checked:
+                self._executor = executor
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the parameters and buffers that a checkpoint has, as they are now."""
+        there = set(self._homes) - self._captured.values.keys()
+        return {name: self._tensor(view) for name, view in self._captured.views.items() if view.storage in there}
+
+    def gradients(self) -> dict[str, Any]:
+        """Copies of the gradients of the last step, of a plan for training without an optimizer."""
+        return {name: self._tensor(view) for name, view in self._captured.gradients.items()}
+
+    def save(self, path: Path | str) -> None:
+        """A checkpoint that `plan.load(path)` goes on from: weights, states of the optimizer, count of steps."""
+        path = Path(path)
+        tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
+        for storage, (name, state) in self._captured.states.items():
+            tensors[f"{STATE}{name}:{state}"] = torch.from_numpy(self._homes.value(storage))
+        updates = self._captured.updates
+        tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
+        pack_state(tensors, folder=path.parent, name=path.name)
+
+    def lanes(self) -> dict[str, Lane]:
+        """What each lane has moved, and how long it was busy."""
+        return self._mover.lanes()
+
+    def close(self) -> None:
+        """Ends transfers and gives back memory and files; a second call does nothing."""
+        self._executor = None
+        self._mover.close()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _find_home(self, storage: Storage, changed: bool, shared: Shared | None) -> None:
+        captured, homes, tier = self._captured, self._homes, self._plan.homes[storage.index]
+        index, name = storage.index, self._name_of(storage)
+        if index in captured.values and name not in self._packed.tensors:
+            homes.room(index, storage.name, storage.nbytes, tier)
+            homes.put(index, memoryview(bytes_of(captured.values[index]).numpy()))
+        elif not storage.given or (index in captured.states and name not in self._packed.tensors):
+            homes.room(index, storage.name, storage.nbytes, tier)
+            if storage.given:
+                homes.put(index, None)
+        else:
+            there = self._packed.storage_of(name)
+            if there.nbytes != storage.nbytes:
+                raise Mismatch(
+                    f"{storage.name} has {there.nbytes} bytes in {self._packed.path}, the plan was made for "
+                    f"{storage.nbytes}: the model has changed since, make a new plan"
+                )
+            if changed and tier == "dram":
+                homes.room(index, storage.name, storage.nbytes, tier)
+                homes.put(index, memoryview(self._homes_value(self._packed, name).numpy()))
+            elif shared is not None and not changed:
+                homes.shared(index, shared, name)
+            else:
+                homes.packed(index, self._packed, name, tier)
+                if changed:
+                    homes.room(index, storage.name, storage.nbytes, tier)
+
+    def _name_of(self, storage: Storage) -> str:
+        """Its name in the packed file."""
+        if storage.index in self._captured.states:
+            return STATE + ":".join(self._captured.states[storage.index])
+        name = next(iter(self._captured.names.get(storage.index, ())), storage.name)
+        return WEIGHT + name if self._resumed else name
+
+    @staticmethod
+    def _homes_value(packed: Packed, name: str) -> Any:
+        homes = Homes()
+        homes.packed(0, packed, name)
+        return torch.from_numpy(homes.value(0))
+
+    def _tensor(self, view: View) -> Any:
+        found = torch.from_numpy(self._homes.value(view.storage)).view(view.dtype)
+        return torch.as_strided(found, view.shape, view.strides, view.offset)
+
+
+def _dram(plan: Plan, changed: set[int], stored: set[int]) -> int:
+    """Bytes of host memory for the homes that the plan puts there."""
+    return sum(
+        -(-storage.nbytes // 4096) * 4096
+        for storage, home in zip(plan.program.storages, plan.homes, strict=True)
+        if home == "dram" and storage.kind not in ("input", "output") and (storage.given or storage.index in stored)
+    )
+
+
+def packed_state(captured: Captured, state: Mapping[str, Any], folder: Path | str | None) -> Packed:
+    """The weights of a model in memory, packed in the order of their use, in a file without a name."""
+    order, tensors = [], {}
+    for storage in captured.program.storages:
+        names = captured.names.get(storage.index, ())
+        if not names or storage.index in captured.values:
+            continue
+        tensor = state.get(names[0])
+        if tensor is None:
+            raise BadInput(f"the plan was made for a model with {names[0]!r}, this one has none: make a new plan")
+        if tensor.is_meta:
+            raise BadInput(f"{names[0]!r} is on the meta device: give load() the checkpoint's path instead")
+        order.append(names[0])
+        tensors[names[0]] = tensor
+    return pack_state(tensors, order, folder=folder)

@@ -1,0 +1,205 @@
+"""Plans at budgets from all that a model needs down to the least, run from flash, equal plain PyTorch bit for bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from openshelf import offload  # noqa: E402
+from openshelf.errors import BadInput, Closed, Corrupt, Mismatch, NoRoom, UnknownName  # noqa: E402
+from openshelf.offload._lifetimes import lifetimes  # noqa: E402
+from openshelf.offload._plan import make_plan  # noqa: E402
+from tests.offload.models import MODELS, batch, llama, made, same, twins  # noqa: E402
+
+RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
+SHARES = (1.0, 0.5, 0.25, 0.1)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def planned(model: Any, inputs: dict[str, Any], share: float, dram: int = 0, **more: Any) -> offload.ModelPlan:
+    """With so much of what the model needs, or the least that works."""
+    full = offload.plan(model, inputs, "1GiB", fabric=RATES, cache=False, time_limit=0.1, **more)
+    known = lifetimes(full.captured.program)
+    budget = max(int(known.live_peak * share), known.least)
+    made = make_plan(full.captured.program, budget, RATES, dram=dram, time_limit=0.3, cache=False)
+    assert made.peak <= budget
+    return offload.ModelPlan(full.captured, made, ((), inputs))
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_at_every_budget(name: str, share: float) -> None:
+    model, plain = (one.eval() for one in twins(name))
+    with planned(model, batch(name), share).load(model) as run:
+        for seed in (1, 2):
+            ours = run(**batch(name, seed))
+            with torch.no_grad():
+                expected = plain(**batch(name, seed))
+            assert same([ours.loss, ours.logits], [expected.loss, expected.logits])
+
+
+@pytest.mark.parametrize("share", [*(pytest.param(share, marks=pytest.mark.soak) for share in SHARES[:2]), *SHARES[2:]])
+@pytest.mark.parametrize("name", MODELS)
+def test_twenty_steps_at_every_budget(name: str, share: float) -> None:
+    model, plain = (one.train() for one in twins(name))
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3)
+    ours = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with planned(model, batch(name), share, optimizer=ours).load(model) as run:
+        for step in range(20):
+            torch.manual_seed(step)
+            (loss,) = run(**batch(name, step))
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            expected = plain(**batch(name, step)).loss
+            expected.backward()
+            optimizer.step()
+            assert same([loss], [expected]), step
+        found, wanted = run.state_dict(), plain.state_dict()
+        assert all(same([found[key]], [wanted[key]]) for key in found)
+        assert set(dict(plain.named_parameters())) <= set(found)
+
+
+def test_gradients_of_a_plan_without_an_optimizer() -> None:
+    model, plain = (one.train() for one in twins("llama"))
+    with planned(model, batch("llama"), 0.25, train=True).load(model) as run:
+        run(**batch("llama", 3))
+        plain(**batch("llama", 3)).loss.backward()
+        for name, found in run.gradients().items():
+            assert same([found], [dict(plain.named_parameters())[name].grad]), name
+
+
+def test_host_memory_takes_what_it_is_given() -> None:
+    model, plain = (one.train() for one in twins("qwen"))
+    ours = torch.optim.Adam(model.parameters(), lr=1e-3)
+    theirs = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    with planned(model, batch("qwen"), 0.25, optimizer=ours, dram=300 << 10).load(model) as run:
+        for step in range(3):
+            run(**batch("qwen", step))
+            theirs.zero_grad()
+            plain(**batch("qwen", step)).loss.backward()
+            theirs.step()
+        assert run.lanes()["dram_read"].nbytes > 0
+        assert run.lanes()["flash_read"].nbytes > 0
+        found = run.state_dict()
+        assert all(same([found[key]], [value]) for key, value in plain.named_parameters())
+
+
+def test_saved_run_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
+    model, plain = (one.train() for one in twins("llama"))
+    theirs = torch.optim.AdamW(plain.parameters(), lr=1e-3)
+    for step in range(6):
+        theirs.zero_grad()
+        plain(**batch("llama", step)).loss.backward()
+        theirs.step()
+    plan = planned(model, batch("llama"), 0.25, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3))
+    with plan.load(model) as run:
+        for step in range(3):
+            run(**batch("llama", step))
+        run.save(tmp_path / "after3")
+        run(**batch("llama", 77))  # not in the checkpoint
+    with plan.load(tmp_path / "after3") as run:
+        for step in range(3, 6):
+            run(**batch("llama", step))
+        found = run.state_dict()
+    assert all(same([found[key]], [value]) for key, value in plain.named_parameters())
+
+
+def test_checkpoint_of_shards_is_streamed_for_a_model_without_weights(tmp_path: Path) -> None:
+    model = made("gpt2").eval()
+    model.save_pretrained(tmp_path / "model", max_shard_size="60KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    with torch.device("meta"):
+        empty = type(model)(model.config).eval()
+    empty.loss_type = "ForCausalLM"
+    plan = planned(empty, batch("gpt2"), 0.25)
+    for _ in range(2):  # packed, then found packed
+        with plan.load(tmp_path / "model") as run, torch.no_grad():
+            assert same([run(**batch("gpt2", 4)).logits], [model(**batch("gpt2", 4)).logits])
+    with pytest.raises(BadInput, match="meta device"):
+        plan.load(empty)
+
+
+def test_prediction_is_compared_with_a_run() -> None:
+    model = made("llama").train()
+    plan = planned(model, batch("llama"), 0.5, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    before = model.state_dict()["lm_head.weight"].clone()
+    check = plan.check(repeats=2)
+    assert check.predicted_s == plan.plan.times.seconds > 0
+    assert check.measured_s > 0
+    assert check.lanes["flash_read"].nbytes > 0
+    assert "measured" in str(check)
+    assert plan.captured.updates is not None
+    assert plan.captured.updates.step == 0
+    assert torch.equal(model.state_dict()["lm_head.weight"], before)
+
+
+def test_plan_tells_what_it_does() -> None:
+    plan = planned(made("llama").eval(), batch("llama"), 0.25)
+    assert "without moving" in str(plan)
+    assert "beside" in str(plan)
+    assert "weight" in plan.explain("model.layers.1.mlp.up_proj.weight")
+    with pytest.raises(UnknownName, match=r"up_proj"):
+        plan.explain("up_proj")
+
+
+# Errors
+
+
+def test_budget_too_small_names_the_least() -> None:
+    model = made("llama").eval()
+    with pytest.raises(NoRoom, match="the least that works is") as error:
+        offload.plan(model, batch("llama"), 100, fabric=RATES)
+    least = int(str(error.value).rsplit(" ", 2)[-2])
+    assert offload.plan(model, batch("llama"), least, fabric=RATES, time_limit=0.1).peak <= least
+    with pytest.raises(NoRoom):
+        offload.plan(model, batch("llama"), least - 4096, fabric=RATES)
+
+
+def test_model_that_changed_since_the_plan_is_refused() -> None:
+    plan = planned(made("llama").eval(), batch("llama"), 0.5)
+    with pytest.raises(Mismatch, match="changed since"):
+        plan.load(llama(intermediate_size=128))
+    with pytest.raises(BadInput, match="make a new plan"):
+        plan.load(torch.nn.Linear(2, 2))
+    with pytest.raises(BadInput, match="the model or the path"):
+        plan.load(3)
+
+
+def test_other_shapes_are_refused_and_the_run_goes_on() -> None:
+    model = made("llama").eval()
+    with planned(model, batch("llama"), 0.5).load(model) as run:
+        good = run(**batch("llama", 1)).logits
+        with pytest.raises(BadInput, match="capture this shape too"):
+            run(input_ids=torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 3, dtype=torch.long))
+        assert same([run(**batch("llama", 1)).logits], [good])
+    with pytest.raises(Closed):
+        run(**batch("llama", 1))
+
+
+def test_altered_weights_are_refused(tmp_path: Path, cache: Path) -> None:
+    model = made("llama").eval()
+    model.save_pretrained(tmp_path / "model")
+    plan = planned(model, batch("llama"), 0.5)
+    plan.load(tmp_path / "model").close()
+    (packed,) = cache.rglob("*.packed")
+    with packed.open("r+b") as file:
+        file.seek(-4096 * 3, os.SEEK_END)
+        old = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([old[0] ^ 1]))
+    with plan.load(tmp_path / "model") as run:
+        with pytest.raises(Corrupt, match=r"\.weight"):
+            run(**batch("llama", 1))
+        with pytest.raises(Closed, match="failed"):
+            run(**batch("llama", 1))
