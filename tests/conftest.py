@@ -12,6 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Teams of threads that spin while they wait are ruinous where two test processes share two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 import pytest
 
 from openshelf import Space
