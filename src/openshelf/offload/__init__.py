@@ -6,6 +6,7 @@ from openshelf.offload._program import Op, Program, Storage
 from openshelf.offload._rates import Lane, Rates
 from openshelf.offload._runner import Runner
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._wrap import Wrapped, wrap
 
 __all__ = [
     "Check",
@@ -23,5 +24,7 @@ __all__ = [
     "Storage",
     "Store",
     "Wait",
+    "Wrapped",
     "plan",
+    "wrap",
 ]

@@ -22,7 +22,7 @@ from openshelf.offload._packed import Packed
 from openshelf.offload._packed_format import MAGIC
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._rates import Rates
-from openshelf.offload._runner import Runner, packed_state
+from openshelf.offload._runner import Runner, packed_state, state_of
 from openshelf.offload._simulate import Times
 from openshelf.offload._torch import torch
 from openshelf.space import format_size, parse_size
@@ -71,9 +71,7 @@ class ModelPlan:
         files are made; by default the cache's.
         """
         if isinstance(source, torch.nn.Module):
-            state = dict(source.named_parameters(remove_duplicate=False))
-            state |= dict(source.named_buffers(remove_duplicate=False))
-            packed = packed_state(self.captured, {name: one.detach() for name, one in state.items()}, folder)
+            packed = packed_state(self.captured, state_of(source), folder)
             if share:
                 raise BadInput("share=True needs a checkpoint that all processes can open: give load() its path")
         elif isinstance(source, str | Path):
@@ -153,9 +151,9 @@ def plan(
 ) -> ModelPlan:
     """Plans to run `model`, or to train it, within `budget` bytes of memory.
 
-    `inputs`: a tensor, a tuple of arguments, or a dict of keyword arguments, like those of the calls to come; weights
-    may be on the meta device. With `optimizer` (torch.optim SGD, Adam, AdamW) or `train` the plan is for whole steps of
-    training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside the budget, for what
+    `inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or a tuple of both, like those of the calls
+    to come; weights may be on the meta device. With `optimizer` (torch.optim SGD, Adam, AdamW) or `train` the plan is
+    for whole steps of training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside the budget, for what
     is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is measured in a second if
     it was never run. NoRoom names the least budget that works.
     """
@@ -184,6 +182,8 @@ def plan(
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
+    if isinstance(inputs, tuple) and [type(one) for one in inputs] == [tuple, dict]:
+        return inputs
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 

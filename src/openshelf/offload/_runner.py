@@ -37,7 +37,14 @@ class Runner:
     """
 
     def __init__(
-        self, captured: Captured, plan: Plan, packed: Packed, *, share: bool = False, folder: Path | str | None = None
+        self,
+        captured: Captured,
+        plan: Plan,
+        packed: Packed,
+        *,
+        share: bool = False,
+        folder: Path | str | None = None,
+        arena: DeviceArena | None = None,
     ) -> None:
         self._captured, self._plan, self._packed = captured, plan, packed
         self._resumed = STEP in packed.tensors
@@ -49,7 +56,7 @@ class Runner:
             if storage.kind not in ("input", "output") and (storage.given or storage.index in stored):
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
-        self._arena = DeviceArena(max(plan.peak, 4096))
+        self._arena = arena or DeviceArena(max(plan.peak, 4096))
         bytes_ = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
         self._mover = Mover(self._homes, self._arena)
         self._executor: Executor | None = Executor(captured, plan.steps, bytes_, self._mover)
@@ -162,6 +169,12 @@ def _dram(plan: Plan, changed: set[int], stored: set[int]) -> int:
         for storage, home in zip(plan.program.storages, plan.homes, strict=True)
         if home == "dram" and storage.kind not in ("input", "output") and (storage.given or storage.index in stored)
     )
+
+
+def state_of(model: Any) -> dict[str, Any]:
+    """All parameters and buffers by all their names, those that are not saved included."""
+    found = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in found.items()}
 
 
 def packed_state(captured: Captured, state: Mapping[str, Any], folder: Path | str | None) -> Packed:

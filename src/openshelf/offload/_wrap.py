@@ -1,0 +1,77 @@
+"""A module in the place of a model: planned at its first call, run from flash ever after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from openshelf._core import DeviceArena
+from openshelf.offload._model_plan import ModelPlan, plan
+from openshelf.offload._packed import Packed
+from openshelf.offload._runner import Runner, packed_state, state_of
+from openshelf.offload._torch import torch
+from openshelf.space import parse_size
+
+pytree: Any = torch.utils._pytree
+
+
+class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
+    """Calls a model within a budget. Each form and shape of arguments is planned at its first call; all share an arena.
+
+    The weights leave memory at the first call: the model that was given is empty then, and must not be called itself.
+    """
+
+    def __init__(self, model: Any, budget: str | int, folder: Path | str | None = None, **options: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._budget, self._folder, self._options = parse_size(budget), folder, options
+        self._plans: dict[Any, ModelPlan] = {}
+        self._packed: Packed | None = None
+        self._arena: DeviceArena | None = None
+        self._loaded: tuple[Any, Runner] | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        form = _form(args, kwargs)
+        if self._loaded is None or self._loaded[0] != form:
+            self._loaded = (form, self._load(form, args, kwargs))
+        return self._loaded[1](*args, **kwargs)
+
+    def plan_of(self, *args: Any, **kwargs: Any) -> ModelPlan:
+        """The plan for such arguments; it is made if there is none yet."""
+        form = _form(args, kwargs)
+        if form not in self._plans:
+            self._plans[form] = plan(self.model, (args, kwargs), self._budget, **self._options)
+        return self._plans[form]
+
+    def _load(self, form: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
+        made = self.plan_of(*args, **kwargs)
+        if self._packed is None:
+            self._packed = packed_state(made.captured, state_of(self.model), self._folder)
+            _empty(self.model)
+            self._arena = DeviceArena(self._budget)
+        if self._loaded is not None:
+            self._loaded[1].close()
+            self._loaded = None
+        return Runner(made.captured, made.plan, self._packed, folder=self._folder, arena=self._arena)
+
+
+def _empty(model: Any) -> None:
+    """Takes the parameters' memory away; those that are tied stay so. Buffers are small, and stay."""
+    known: dict[int, tuple[Any, Any]] = {}  # the old one is kept until all are replaced: its id is not given out again
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                empty = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+                module._parameters[name] = known.setdefault(id(parameter), (parameter, empty))[1]
+
+
+def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Equal for arguments that one plan fits."""
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    known = tuple((tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else one for one in leaves)
+    return known, str(tree)
+
+
+def wrap(model: Any, budget: str | int, *, folder: Path | str | None = None, **options: Any) -> Wrapped:
+    """`model`, to be called as before, in at most `budget` bytes of memory; `options` are those of plan()."""
+    return Wrapped(model, budget, folder, **options)
