@@ -153,9 +153,9 @@ def plan(
 
     `inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or a tuple of both, like those of the calls
     to come; weights may be on the meta device. With `optimizer` (torch.optim SGD, Adam, AdamW) or `train` the plan is
-    for whole steps of training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside the budget, for what
-    is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is measured in a second if
-    it was never run. NoRoom names the least budget that works.
+    for whole steps of training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside
+    the budget, for what is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is
+    measured in a second if it was never run. NoRoom names the least budget that works.
     """
     args, kwargs = _arguments(inputs)
     if optimizer is not None or train or loss is not None:
