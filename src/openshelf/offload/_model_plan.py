@@ -146,7 +146,7 @@ def plan(
     clip: float | None = None,
     dram: str | int = 0,
     fabric: str | Fabric | Rates = "local",
-    time_limit: float = 20.0,
+    time_limit: float = 10.0,
     cache: bool = True,
 ) -> ModelPlan:
     """Plans to run `model`, or to train it, within `budget` bytes of memory.

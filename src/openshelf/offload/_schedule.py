@@ -59,7 +59,7 @@ def bound(program: Program, rates: Rates, homes: Sequence[Home]) -> float:
     """Seconds that no plan is below.
 
     Each operator runs after everything given that was used so far has been read, with all other operators yet to run;
-    and everything that is wanted is written after its last change.
+    and everything that is wanted is written after its last change. While bytes move, operators are slower.
     """
     seconds = np.array([op.seconds for op in program.ops])
     count = len(seconds)
@@ -77,7 +77,9 @@ def bound(program: Program, rates: Rates, homes: Sequence[Home]) -> float:
             if s in back:
                 writes[max(use.position for use in uses if use.changed)] += rates.write(home).seconds(nbytes)
         before = np.concatenate([[0.0], np.cumsum(seconds)])
-        least = max(least, float((np.cumsum(reads) + before[-1] - before).max()))
+        done = np.cumsum(reads)
+        slowed = (done[-1] - done) * (1 - 1 / rates.slowdown)
+        least = max(least, float((done + before[-1] - before + slowed).max()))
         least = max(least, float((np.cumsum(writes[::-1])[::-1][:count] + before[1:]).max(initial=0.0)))
     return least
 
