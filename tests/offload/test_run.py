@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from openshelf.errors import BadInput, Closed, Corrupt, Mismatch, NoRoom, Unknow
 from openshelf.offload._lifetimes import lifetimes  # noqa: E402
 from openshelf.offload._plan import make_plan  # noqa: E402
 from tests.offload.models import MODELS, batch, llama, made, same, twins  # noqa: E402
+from tests.processes import Peer, State  # noqa: E402
 
 RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -203,3 +206,44 @@ def test_altered_weights_are_refused(tmp_path: Path, cache: Path) -> None:
             run(**batch("llama", 1))
         with pytest.raises(Closed, match="failed"):
             run(**batch("llama", 1))
+
+
+def test_replicas_share_the_weights(tmp_path: Path, home: Path) -> None:
+    model = made("gpt2").eval()
+    model.save_pretrained(tmp_path / "model")
+    plan = planned(model, batch("gpt2"), 0.25)
+    with plan.load(tmp_path / "model", share=True) as one, plan.load(tmp_path / "model", share=True) as two:
+        with torch.no_grad():
+            expected = model(**batch("gpt2", 4)).logits
+        for run in (one, two):
+            assert same([run(**batch("gpt2", 4)).logits], [expected])
+            assert run.lanes()["flash_read"].nbytes < run.lanes()["dram_read"].nbytes
+    with pytest.raises(BadInput, match="checkpoint that all processes can open"):
+        plan.load(model, share=True)
+
+
+def train_for_ever(state: State) -> None:
+    model = made("llama").train()
+    run = planned(model, batch("llama"), 0.25, optimizer=torch.optim.AdamW(model.parameters())).load(model)
+    while True:
+        run(**batch("llama"))
+
+
+def test_killed_run_leaves_nothing_behind(cache: Path) -> None:
+    peer = Peer()
+    peer.start(train_for_ever)
+    deadline = time.monotonic() + 60
+    while str(cache) not in _open_files(peer.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    peer.kill()
+    assert [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 1 << 12] == []
+
+
+def _open_files(pid: int) -> str:
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return " ".join(found)

@@ -22,7 +22,7 @@ from openshelf.offload._pack import pack_state
 from openshelf.offload._packed import Packed
 from openshelf.offload._plan import Plan
 from openshelf.offload._program import Storage
-from openshelf.offload._shared import Shared
+from openshelf.offload._shared import Shared, shared_of
 from openshelf.offload._steps import Store
 from openshelf.offload._torch import torch
 
@@ -51,7 +51,7 @@ class Runner:
         changed = {one for op in plan.program.ops for one in op.changes}
         stored = {step.storage for step in plan.steps if isinstance(step, Store)}
         self._homes = Homes(folder, _dram(plan, changed, stored))
-        shared = Shared(packed) if share else None
+        shared = shared_of(packed) if share else None
         for storage in plan.program.storages:
             if storage.kind not in ("input", "output") and (storage.given or storage.index in stored):
                 self._find_home(storage, storage.index in changed, shared)

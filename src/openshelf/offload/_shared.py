@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -97,6 +98,17 @@ def _open(name: str, packed: Packed) -> Space:
         Space.remove(name)
         raise
     return space
+
+
+_here: WeakValueDictionary[bytes, Shared] = WeakValueDictionary()  # a process opens a space once
+
+
+def shared_of(packed: Packed) -> Shared:
+    """The shared weights of a packed file, the same for all of this process that want them."""
+    found = _here.get(packed.key)
+    if found is None:
+        found = _here[packed.key] = Shared(packed)
+    return found
 
 
 def _leave(space: Space, packed: Packed) -> None:
