@@ -447,6 +447,14 @@ void TierEngine::provide(const Job& job) {
     for (u32 unit = job.first; unit < job.first + job.count; unit++) stable(unit);
 }
 
+// While processes without faults may write it: each word as it is at some moment, none torn.
+static void copy_changing(char* to, const char* from, u64 bytes) {
+    for (u64 at = 0; at < bytes; at += 8) {
+        const u64 word = load(*reinterpret_cast<const u64*>(from + at), std::memory_order_relaxed);
+        std::memcpy(to + at, &word, 8);
+    }
+}
+
 void TierEngine::write(const Job& job, char* buffer) {
     const u64 start = now_ns();
     const char* from = reinterpret_cast<const char*>(address_of(job.first));  // nobody can write it: it is protected
@@ -459,7 +467,7 @@ void TierEngine::write(const Job& job, char* buffer) {
             unsure &= local_[job.first + at].unsure;
         }
     }
-    if (copy) std::memcpy(buffer, from, job.count * UNIT), from = buffer;
+    if (copy) copy_changing(buffer, from, job.count * UNIT), from = buffer;
     TierWord next[RUN];
     bool same = unsure;
     for (u32 at = 0; at < job.count; at++) {
