@@ -1,4 +1,4 @@
-"""A model in a quarter of the memory that its weights take: run, then trained, from flash, with plain PyTorch's results."""
+"""A model in a quarter of the memory that it needs: run, then trained, from flash, with plain PyTorch's results."""
 
 import copy
 
@@ -8,7 +8,7 @@ from openshelf import offload
 
 
 def loss_of(result: torch.Tensor) -> torch.Tensor:
-    return result.square().mean()
+    return (result - 1).square().mean()
 
 
 torch.manual_seed(0)

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from openshelf.offload import Lane, Op, Plan, Program, Rates, Storage  # noqa: E402
-from openshelf.offload._plan import make_plan  # noqa: E402
-from openshelf.show.plan import WIDTH, levels, plan_svg  # noqa: E402
-from openshelf.show.trace import kind_of, plan_trace, write_trace  # noqa: E402
+from openshelf.offload import Lane, Op, Plan, Program, Rates, Storage
+from openshelf.offload._plan import make_plan
+from openshelf.show.plan import WIDTH, levels, plan_svg
+from openshelf.show.trace import kind_of, plan_trace, write_trace
 
 PAGE = 4096
 SVG = "{http://www.w3.org/2000/svg}"

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", type=Path, help="a Python file, or a config.json of transformers")
     parser.add_argument("--budget", required=True, metavar="SIZE", help="memory for the run, such as 2GiB")
-    parser.add_argument("--dram", default="0", metavar="SIZE", help="host memory beside it for what is not in use")
+    parser.add_argument("--dram", default=0, metavar="SIZE", help="host memory beside it for what is not in use")
     parser.add_argument("--train", action="store_true", help="a step of training: forward, backward, update")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="with a config: rows (default 1)")
     parser.add_argument("--length", type=int, default=128, metavar="N", help="with a config: tokens (default 128)")

@@ -1,4 +1,4 @@
-"""Chapter five: a model in a quarter of the memory that its weights take, by a plan; measured against the prediction."""
+"""Chapter five: a model in a quarter of the memory that its weights take, by a plan; predicted and measured."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def offload_chapter(console: Console) -> dict[str, Any]:
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
-    console.print(found["inference"]["report"], markup=False, highlight=False)
+    console.print(found["inference"]["report"], markup=False, highlight=False, soft_wrap=True)
     title = f"{format_size(found['bytes'])} of weights, streamed from flash, measured now on this machine"
     table = Table(title=title, title_justify="left")
-    for column in ("", "memory, of budget", "moved", "predicted", "measured", "plain PyTorch", "same bytes"):
+    for column in ("", "memory", "moved", "predicted", "measured", "plain", "equal"):
         table.add_column(column, justify="right" if column else "left")
     for label, facts in (("run", found["inference"]), ("step of AdamW", found["training"])):
         table.add_row(
-            label, f"{format_size(facts['peak'])}, {format_size(facts['budget'])}", format_size(facts["moved_bytes"]),
+            label, format_size(facts["peak"]), format_size(facts["moved_bytes"]),
             format_time(facts["predicted_s"]), format_time(facts["measured_s"]), format_time(facts["plain_s"]),
             "yes" if facts["equal"] else "NO",
         )  # fmt: skip
     console.print(table)
-    console.print("Plain PyTorch has all of it in memory; for training that is weights, gradients and two states.")
+    console.print("Plain PyTorch has all of it in memory; for training, gradients and two states of the optimizer too.")
