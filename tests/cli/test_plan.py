@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
-    assert main(["plan", *map(str, args), "--json"]) == 0
+    assert main(["plan", *map(str, args), "--time-limit", "0.2", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -56,7 +56,20 @@ def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:
 
 def test_plan_of_a_file_with_pictures(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
     svg, trace = tmp_path / "plan.svg", tmp_path / "plan.json.gz"
-    facts = said(capsys, file, "--budget", "200KiB", "--svg", svg, "--trace", trace, "--explain", "3.weight")
+    facts = said(
+        capsys,
+        file,
+        "--budget",
+        "200KiB",
+        "--fabric",
+        "laptop",
+        "--svg",
+        svg,
+        "--trace",
+        trace,
+        "--explain",
+        "3.weight",
+    )
     assert facts["peak"] <= 200 << 10 < facts["given_bytes"]
     assert facts["moved_bytes"]["flash_read"] >= 6 * 128 * 128 * 4
     assert facts["predicted_s"] == pytest.approx(facts["compute_s"] + facts["exposed_s"])
@@ -68,13 +81,13 @@ def test_plan_of_a_file_with_pictures(capsys: pytest.CaptureFixture[str], file: 
 def test_run_and_check_of_a_file(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     facts = said(capsys, file, "--budget", "200KiB", "--run", "--check")
     assert facts["run"]["results"] == [[4, 128]]
-    assert facts["run"]["moved_bytes"]["flash_read"] == facts["moved_bytes"]["flash_read"]
+    assert facts["run"]["moved_bytes"]["flash_read"] >= facts["given_bytes"]
     assert facts["check"]["predicted_s"] == facts["predicted_s"]
     assert facts["check"]["measured_s"] > 0
 
 
 def test_training_of_a_file_gives_its_loss(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    facts = said(capsys, file, "--budget", "600KiB", "--train", "--run")
+    facts = said(capsys, file, "--budget", "600KiB", "--fabric", "laptop", "--train", "--run")
     names: dict[str, Any] = {}
     exec(MODEL, names)
     expected = names["loss"](names["model"]()(names["inputs"]))
@@ -91,9 +104,10 @@ def test_config_of_transformers(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
     path = tmp_path / "llama" / "config.json"
-    facts = said(capsys, path, "--budget", "200KiB", "--batch", 2, "--length", 8, "--run", "--weights", path.parent)
+    options = ("--fabric", "laptop", "--length", 8)
+    facts = said(capsys, path, *options, "--budget", "200KiB", "--batch", 2, "--run", "--weights", path.parent)
     assert facts["run"]["results"] == [[2, 8, 96]]
-    training = said(capsys, path.parent, "--budget", "400KiB", "--train", "--length", 8)
+    training = said(capsys, path.parent, *options, "--budget", "400KiB", "--train")
     assert training["given_bytes"] == pytest.approx(3 * facts["given_bytes"], rel=0.01)  # two states more
     assert "give --weights" in refused(capsys, path, "--budget", "1MiB", "--run")
     path.write_text("{}")
@@ -107,7 +121,7 @@ def test_budget_too_small_is_one_line(capsys: pytest.CaptureFixture[str], file: 
 def test_what_is_wrong_with_a_file_is_one_line(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
     assert "no file" in refused(capsys, tmp_path / "none.py", "--budget", "1MiB")
     assert "--run" in refused(capsys, file, "--budget", "1MiB", "--weights", file)
-    assert "cannot be written" in refused(capsys, file, "--budget", "1MiB", "--svg", tmp_path / "no" / "plan.svg")
+    assert "cannot be written" in refused(capsys, file, "--budget", "1MiB", "--fabric", "laptop", "--svg", "/no/x.svg")
     for text, message in (
         ("model = 3\ninputs = 3", "of type int"),
         ("x = 1", "has no `model`"),

@@ -52,6 +52,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="with a config: rows (default 1)")
     parser.add_argument("--length", type=int, default=128, metavar="N", help="with a config: tokens (default 128)")
     parser.add_argument("--fabric", default="local", metavar="NAME", help="the machine, for transfers (default local)")
+    parser.add_argument(
+        "--time-limit", type=float, default=20.0, metavar="SECONDS", help="for the search of a good plan (default 20)"
+    )
     parser.add_argument("--explain", metavar="NAME", help="why this tensor is where it is, such as 0.weight")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw memory and lanes over time")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace, .json or .json.gz")
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"{args.model} has no weights to run with: give --weights, or use --check")
     plan = offload.plan(
         named.model, named.inputs, args.budget, optimizer=named.optimizer, loss=named.loss if args.train else None,
-        dram=args.dram, fabric=args.fabric,
+        dram=args.dram, fabric=args.fabric, time_limit=args.time_limit,
     )  # fmt: skip
     facts = _facts(plan)
     said = [str(plan)]
