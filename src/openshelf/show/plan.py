@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def plan_svg(plan: Plan) -> str:
         f'<rect width="{LEFT + WIDTH + 24}" height="{height}" fill="#ffffff"/>',
         _text(LEFT, 20, f"{len(plan.program.ops)} operators, predicted: {format_time(times.seconds)}, of it waiting "
               f"{format_time(times.exposed)}; arena {format_size(plan.peak)} of {format_size(plan.budget)}"),
-        *_legend(kinds),
+        *_legend(LEFT, 32, kinds),
+        *_legend(LEFT, TOP + MEMORY + 10, list(dict.fromkeys(op.phase for op in plan.program.ops))),
         *_memory(plan, times.changes, kinds, total),
     ]  # fmt: skip
     for row, lane in enumerate(lanes):
@@ -53,12 +55,12 @@ def plan_svg(plan: Plan) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _legend(kinds: list[str]) -> list[str]:
-    parts, at = [], LEFT
-    for kind in kinds:
-        parts.append(f'<rect x="{at}" y="34" width="12" height="12" fill="{COLOURS[kind]}"/>')
-        parts.append(_text(at + 17, 44, kind))
-        at += 34 + 7 * len(kind)
+def _legend(at: int, top: int, names: Sequence[str]) -> list[str]:
+    parts = []
+    for name in names:
+        parts.append(f'<rect x="{at}" y="{top}" width="12" height="12" fill="{COLOURS[name]}"/>')
+        parts.append(_text(at + 17, top + 10, name))
+        at += 34 + 7 * len(name)
     return parts
 
 
@@ -129,7 +131,7 @@ def _lane(plan: Plan, spans: list[Span], top: int, total: float) -> list[str]:
         else:
             drawn.append((begin, end, colour, title))
     return [
-        f'<rect x="{begin:.2f}" y="{top}" width="{max(end - begin, 0.3):.2f}" height="{ROW - 6}" fill="{colour}" '
+        f'<rect x="{begin:.2f}" y="{top}" width="{max(end - begin, 0.6):.2f}" height="{ROW - 6}" fill="{colour}" '
         f'stroke="#ffffff" stroke-width="{0.4 if end - begin > 3 else 0}"><title>{escape(title)}</title></rect>'
         for begin, end, colour, title in drawn
     ]
