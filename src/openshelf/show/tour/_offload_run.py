@@ -26,7 +26,7 @@ class Trial:
         self._folder, self._rates = folder, calibrate(folder)
         torch.manual_seed(5)
         layers = [part for _ in range(LAYERS) for part in (torch.nn.Linear(SIDE, SIDE), torch.nn.GELU())]
-        self._model = torch.nn.Sequential(*layers).eval()
+        self._model = torch.nn.Sequential(*layers)
         self._x = torch.randn(BATCH, SIDE)
         self.nbytes = sum(one.nbytes for one in self._model.parameters())
 
