@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def loss(result):
 def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])  # the command adds the file's folder
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the file's folder
 
 
 @pytest.fixture
@@ -112,6 +113,14 @@ def test_config_of_transformers(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "give --weights" in refused(capsys, path, "--budget", "1MiB", "--run")
     path.write_text("{}")
     assert "no config of a causal language model" in refused(capsys, path, "--budget", "1MiB")
+
+
+def test_config_without_transformers_names_the_extra(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (tmp_path / "config.json").write_text("{}")
+    assert "openshelf[transformers]" in refused(capsys, tmp_path, "--budget", "1MiB")
 
 
 def test_budget_too_small_is_one_line(capsys: pytest.CaptureFixture[str], file: Path) -> None:

@@ -36,7 +36,7 @@ def _print(console: Console, found: dict[str, Any]) -> None:
     table = Table(title=title, title_justify="left")
     for column in ("", "memory", "moved", "predicted", "measured", "plain", "equal"):
         table.add_column(column, justify="right" if column else "left")
-    for label, facts in (("run", found["inference"]), ("step of AdamW", found["training"])):
+    for label, facts in (("run", found["inference"]), ("AdamW step", found["training"])):
         table.add_row(
             label, format_size(facts["peak"]), format_size(facts["moved_bytes"]),
             format_time(facts["predicted_s"]), format_time(facts["measured_s"]), format_time(facts["plain_s"]),
