@@ -131,9 +131,9 @@ def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
     assert "name the one that is meant" in ambiguous.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["ls"], ["stat"], ["rm"], ["hosts"], ["keeper"], ["probe"], ["top"], ["tour"]])
-def test_help_is_there(command: list[str]) -> None:
-    done = openshelf(*command, "--help")
+@pytest.mark.parametrize("command", ["", "ls", "stat", "rm", "hosts", "keeper", "plan", "probe", "top", "tour"])
+def test_help_is_there(command: str) -> None:
+    done = openshelf(*command.split(), "--help")
     assert done.returncode == 0
     assert "usage: openshelf" in done.stdout
 
@@ -169,4 +169,10 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert tiers["durable"]["equal"]
     assert tiers["durable"]["later_gone"]
     assert not Path(tiers["directory"]).exists()
+    if "skipped" not in chapters["offload"]:  # without torch
+        for trial in (chapters["offload"]["inference"], chapters["offload"]["training"]):
+            assert trial["equal"]
+            assert trial["peak"] <= trial["budget"]
+            assert trial["measured_s"] > 0
+        assert not Path(chapters["offload"]["directory"]).exists()
     assert answer("ls") == []

@@ -30,7 +30,7 @@ def report(plan: Plan) -> str:
     ]
     lines = [
         f"plan for {len(plan.program.ops)} operators, {len(storages)} storages"
-        f"{', ' + plan.program.key if plan.program.key else ''}",
+        f"{', program ' + plan.program.key[:12] if plan.program.key else ''}",
         f"  arena    {format_size(plan.peak)} of {format_size(plan.budget)}; "
         f"without moving {format_size(known.live_peak)}, the least {format_size(known.least)}",
         f"  homes    {format_size(in_dram)} in host memory of {format_size(plan.dram)}, the rest on flash",

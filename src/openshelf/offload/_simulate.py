@@ -18,12 +18,25 @@ from openshelf.offload._steps import Detach, Prefetch, Run, Step, Wait
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """One bar of a picture: what a lane, or `compute`, or `wait`, does from when to when."""
+    """One bar of a picture: what a lane, or `compute`, or `wait`, does from when to when.
+
+    `number` is the operator's, of `compute`; the storage's, of all others.
+    """
 
     lane: str
     name: str
     start: float
     end: float
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """So many bytes of the arena are taken, or given back, by a storage; by an operator's workspace if it is None."""
+
+    when: float
+    storage: int | None
+    nbytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +51,13 @@ class Times:
     moved: dict[str, int]  # bytes by lane
     peak: int  # bytes in the arena, gaps not counted
     spans: tuple[Span, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 def simulate(
     program: Program, steps: Sequence[Step], rates: Rates, homes: Sequence[Home], *, spans: bool = False
 ) -> Times:
-    """Run the steps in virtual time; with `spans`, keep what every lane did when."""
+    """Run the steps in virtual time; with `spans`, keep what every lane did when, and how the arena filled."""
     ops, storages = program.ops, program.storages
     sizes = [padded(storage.nbytes) for storage in storages]
     slowdown = rates.slowdown
@@ -55,6 +69,7 @@ def simulate(
     ends: dict[int, float] = {}  # of a storage's transfer under way
     waits: dict[int, float] = {}
     drawn: list[Span] = []
+    changes: list[Change] = []
     now = compute = moving_until = 0.0
     used = peak = 0
 
@@ -67,7 +82,11 @@ def simulate(
                 with_transfers = min(moving_until - now, seconds * slowdown)
                 seconds += with_transfers * (1 - 1 / slowdown)
             if spans:
-                drawn.append(Span("compute", op.name, now, now + seconds))
+                drawn.append(Span("compute", op.name, now, now + seconds, op.index))
+                changes += [Change(now, s, sizes[s]) for s in op.makes]
+                if op.workspace:
+                    room = padded(op.workspace)
+                    changes += [Change(now, None, room), Change(now + seconds, None, -room)]
             now += seconds
             compute += seconds
             for s in op.makes:
@@ -81,10 +100,12 @@ def simulate(
             if end > now:
                 waits[number] = end - now
                 if spans:
-                    drawn.append(Span("wait", storages[s].name, now, end))
+                    drawn.append(Span("wait", storages[s].name, now, end, s))
                 now = end
             if kind is Detach:
                 used -= sizes[s]
+                if spans:
+                    changes.append(Change(now, s, -sizes[s]))
             continue
         name, lane = (reads if kind is Prefetch else writes)[homes[s]]
         nbytes = storages[s].nbytes
@@ -95,11 +116,13 @@ def simulate(
         busy[name] += seconds
         moved[name] += nbytes
         if spans:
-            drawn.append(Span(name, storages[s].name, start, start + seconds))
+            drawn.append(Span(name, storages[s].name, start, start + seconds, s))
+            if kind is Prefetch:
+                changes.append(Change(now, s, sizes[s]))
         if kind is Prefetch:
             used += sizes[s]
             peak = max(peak, used)
     total = max(now, *free.values())
     if total > now:
         waits[len(steps)] = total - now
-    return Times(total, compute, sum(waits.values()), waits, busy, moved, peak, tuple(drawn))
+    return Times(total, compute, sum(waits.values()), waits, busy, moved, peak, tuple(drawn), tuple(changes))

@@ -4,12 +4,19 @@ from openshelf.show.tour._bare import serve_bare, time_bare
 from openshelf.show.tour._courier import courier
 from openshelf.show.tour._hosts import hosts_chapter
 from openshelf.show.tour._kv import kv_chapter
+from openshelf.show.tour._offload import offload_chapter
 from openshelf.show.tour._orders import Failed, Line, obey
 from openshelf.show.tour._space import space_chapter
 from openshelf.show.tour._tiers import tiers_chapter
 from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
-CHAPTERS = {"space": space_chapter, "hosts": hosts_chapter, "kv": kv_chapter, "tiers": tiers_chapter}
+CHAPTERS = {
+    "space": space_chapter,
+    "hosts": hosts_chapter,
+    "kv": kv_chapter,
+    "tiers": tiers_chapter,
+    "offload": offload_chapter,
+}
 
 __all__ = [
     "CHAPTERS",
@@ -22,6 +29,7 @@ __all__ = [
     "in_namespaces",
     "kv_chapter",
     "obey",
+    "offload_chapter",
     "on_loopback",
     "serve_bare",
     "space_chapter",

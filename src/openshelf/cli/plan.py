@@ -1,0 +1,176 @@
+"""openshelf plan: how a model would run within a budget of memory, drawn, run, and compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openshelf.cli._models import Named, load_model
+from openshelf.errors import BadInput
+from openshelf.space import format_size
+
+if TYPE_CHECKING:
+    from openshelf.offload import Check, ModelPlan
+
+_DESCRIPTION = """\
+Plan to run a PyTorch model, or to train it, within a budget of memory: what is where when, how long
+it takes, how much of that is waiting. Operators are timed on this machine; no weights are needed.
+
+MODEL is one of
+  a Python file    with `model` and `inputs`, each a function without arguments or a variable.
+                   `inputs`: a tensor, a tuple of arguments, or a dict of keyword arguments.
+                   For --train also, if you like, `optimizer(model)` (default: AdamW) and `loss(result)`
+                   (default: result.loss). The file is run: it is code.
+  a config.json    of a causal language model of transformers, or a folder with one; it is made
+                   without weights, in the dtype that the config says."""
+
+_EPILOG = """\
+examples:
+  openshelf plan model.py --budget 64MiB
+  openshelf plan config.json --budget 2GiB --batch 1 --length 256 --svg plan.svg --trace plan.json.gz
+  openshelf plan config.json --budget 8GiB --train --check
+  openshelf plan llama/ --budget 2GiB --run --weights llama/
+
+Pictures and traces show predicted times. Traces are for ui.perfetto.dev. More: docs/offload.md."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="plan a model in less memory than it needs",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a Python file, or a config.json of transformers")
+    parser.add_argument("--budget", required=True, metavar="SIZE", help="memory for the run, such as 2GiB")
+    parser.add_argument("--dram", default=0, metavar="SIZE", help="host memory beside it for what is not in use")
+    parser.add_argument("--train", action="store_true", help="a step of training: forward, backward, update")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="with a config: rows (default 1)")
+    parser.add_argument("--length", type=int, default=128, metavar="N", help="with a config: tokens (default 128)")
+    parser.add_argument("--fabric", default="local", metavar="NAME", help="the machine, for transfers (default local)")
+    parser.add_argument(
+        "--time-limit", type=float, default=20.0, metavar="SECONDS", help="for the search of a good plan (default 20)"
+    )
+    parser.add_argument("--explain", metavar="NAME", help="why this tensor is where it is, such as 0.weight")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw memory and lanes over time")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace, .json or .json.gz")
+    parser.add_argument("--check", action="store_true", help="run it on zeros: predicted against measured")
+    parser.add_argument("--run", dest="once", action="store_true", help="run it once, with its weights")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="with --run: a safetensors checkpoint")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    # Imported here: it needs torch, and a second.
+    from openshelf import offload
+
+    if args.weights is not None and not args.once:
+        raise BadInput("--weights is for --run: give that too")
+    named = load_model(args.model, train=args.train, batch=args.batch, length=args.length)
+    if args.once and args.weights is None and not named.weights:
+        raise BadInput(f"{args.model} has no weights to run with: give --weights, or use --check")
+    plan = offload.plan(
+        named.model, named.inputs, args.budget, optimizer=named.optimizer, loss=named.loss if args.train else None,
+        dram=args.dram, fabric=args.fabric, time_limit=args.time_limit,
+    )  # fmt: skip
+    facts = _facts(plan)
+    said = [str(plan)]
+    if args.explain is not None:
+        facts["explain"] = plan.explain(args.explain)
+        said.append(facts["explain"])
+    for path, write in ((args.svg, _write_svg), (args.trace, _write_trace)):
+        if path is not None:
+            write(plan, path)
+            said.append(f"written to {path}")
+    if args.check:
+        check = plan.check()
+        facts["check"] = _checked(check)
+        said.append(str(check))
+    if args.once:
+        facts["run"] = _run_once(plan, named, args.weights)
+        said.append(_ran(facts["run"], plan.plan.times.seconds))
+    print(json.dumps(facts) if args.json else "\n".join(said))
+    return 0
+
+
+def _facts(plan: ModelPlan) -> dict[str, Any]:
+    made = plan.plan
+    times = made.times
+    return {
+        "program": made.program.key,
+        "operators": len(made.program.ops),
+        "storages": len(made.program.storages),
+        "given_bytes": sum(one.nbytes for one in made.program.storages if one.given and one.kind != "input"),
+        "peak": plan.peak,
+        "arena": made.peak,
+        "outside": plan.outside,
+        "dram": made.dram,
+        "predicted_s": times.seconds,
+        "compute_s": times.compute,
+        "exposed_s": times.exposed,
+        "busy_s": times.busy,
+        "moved_bytes": times.moved,
+        "how": list(made.how),
+    }
+
+
+def _write_svg(plan: ModelPlan, path: Path) -> None:
+    from openshelf.show.plan import plan_svg
+
+    _write(path, lambda: path.write_text(plan_svg(plan.plan)))
+
+
+def _write_trace(plan: ModelPlan, path: Path) -> None:
+    from openshelf.show.trace import write_trace
+
+    _write(path, lambda: write_trace(plan.plan, path))
+
+
+def _write(path: Path, write: Any) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
+
+
+def _checked(check: Check) -> dict[str, Any]:
+    return {
+        "predicted_s": check.predicted_s,
+        "measured_s": check.measured_s,
+        "error": check.error,
+        "moved_bytes": {name: lane.nbytes for name, lane in check.lanes.items()},
+    }
+
+
+def _run_once(plan: ModelPlan, named: Named, weights: Path | None) -> dict[str, Any]:
+    from openshelf.offload._torch import torch
+
+    if isinstance(named.inputs, dict):
+        args, kwargs = (), named.inputs
+    else:
+        args, kwargs = (named.inputs if isinstance(named.inputs, tuple) else (named.inputs,)), {}
+    with plan.load(named.model if weights is None else weights) as run:
+        begin = time.perf_counter()
+        result = run(*args, **kwargs)
+        seconds = time.perf_counter() - begin
+        moved = {name: lane.nbytes for name, lane in run.lanes().items()}
+    tensors = [one for one in torch.utils._pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+    return {
+        "seconds": seconds,
+        "moved_bytes": moved,
+        "results": [one.item() if one.numel() == 1 else list(one.shape) for one in tensors],
+    }
+
+
+def _ran(facts: dict[str, Any], predicted_s: float) -> str:
+    moved = [f"{name.replace('_', ' ')} {format_size(count)}" for name, count in facts["moved_bytes"].items() if count]
+    results = ", ".join(f"shape {tuple(one)}" if isinstance(one, list) else f"{one:.6g}" for one in facts["results"])
+    return (
+        f"ran once, cold, in {facts['seconds']:.4f} s (predicted {predicted_s:.4f} s): {'; '.join(moved) or 'nothing'} "
+        f"moved; results: {results or 'none'}"
+    )
