@@ -15,6 +15,7 @@ from pathlib import Path
 # Teams of threads that spin while they wait are ruinous where two test processes share two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # those that need more say so
 
 import pytest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def planned(model: Any, inputs: dict[str, Any], share: float, dram: int = 0, **more: Any) -> offload.ModelPlan:
@@ -54,7 +63,7 @@ def test_outputs_at_every_budget(name: str, share: float) -> None:
 
 @pytest.mark.parametrize("share", [*(pytest.param(share, marks=pytest.mark.soak) for share in SHARES[:3]), *SHARES[3:]])
 @pytest.mark.parametrize("name", MODELS)
-def test_twenty_steps_at_every_budget(name: str, share: float) -> None:
+def test_twenty_steps_at_every_budget(name: str, share: float, two_threads: None) -> None:
     model, plain = (one.train() for one in twins(name))
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3)
     ours = torch.optim.AdamW(model.parameters(), lr=1e-3)

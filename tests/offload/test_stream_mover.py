@@ -169,7 +169,7 @@ def test_a_truncated_file_is_told(tmp_path: Path) -> None:
     os.truncate(packed.path, packed.nbytes - (512 << 10))
     with Mover(homes, DeviceArena(2 * SLOT)) as mover:
         mover.begin_read(0, 0)
-        with pytest.raises(FlashFailed, match=r"reading 'layer\.3\.weight', 151552 bytes at .*/w, ended after 0"):
+        with pytest.raises(FlashFailed, match=r"reading 'layer\.3\.weight', \d+ bytes at .*/w, ended after \d+"):
             mover.wait(0)
 
 
