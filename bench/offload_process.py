@@ -1,0 +1,200 @@
+"""The processes of bench/offload.py: one contender each, so that its memory can be told from that of the others.
+
+    offload_process.py KIND SHAPE FOLDER LENGTH BUDGET
+
+obeys lines: `run` answers the seconds of one run from cold flash, `peak` the most resident bytes since the model was
+loaded, beyond those of the libraries alone, `facts` what the contender says of itself. What is in the page cache, and
+mapped by nobody, is not counted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offload_shapes import SHAPES, Shape, empty_model, ids_of, random_model
+
+Run = Callable[[], object]
+FACTS: dict[str, Any] = {}
+
+
+def resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":"))
+
+
+def forget(folder: Path) -> None:
+    """Takes a folder's files out of the page cache; pages that are mapped would stay."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
+
+
+def timed(work: Run) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def forward(model: Any, ids: Any) -> Any:
+    with torch.no_grad():
+        return model(ids, use_cache=False).logits
+
+
+# Running
+
+
+def ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """From a packed file past the page cache: cold each time."""
+    from openshelf import offload
+    from openshelf.offload._calibrate import calibrate
+
+    rates = calibrate(folder)
+    inputs = {"input_ids": ids_of(shape, length), "use_cache": False}
+    plan = offload.plan(empty_model(shape).eval(), inputs, budget, fabric=rates, cache=False)
+    run = plan.load(folder / "checkpoint", folder=folder)
+    times = plan.plan.times
+    FACTS.update(predicted=times.seconds, compute=times.compute, peak=plan.peak, slowdown=rates.slowdown)
+    FACTS.update(flash=rates.flash_read.bytes_per_s, moved=times.moved["flash_read"])
+    return lambda: run(**inputs)
+
+
+def memory(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """All weights in memory: what is computed, without transfers."""
+    load_file = importlib.import_module("safetensors.torch").load_file
+    model = empty_model(shape).eval()
+    weights = load_file(folder / "checkpoint" / "model.safetensors")
+    model.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)
+    del weights
+    ids = ids_of(shape, length)
+    return lambda: forward(model, ids)
+
+
+def mapped(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """safetensors as it is: weights are the file's pages, read when they are touched."""
+    load_file = importlib.import_module("safetensors.torch").load_file
+    ids = ids_of(shape, length)
+
+    def run() -> None:
+        model = empty_model(shape).eval()
+        model.load_state_dict(load_file(folder / "checkpoint" / "model.safetensors"), assign=True)
+        forward(model, ids)
+
+    return run
+
+
+def accelerate_disk(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """disk_offload: a file for each weight, which is read before its module runs."""
+    accelerate = importlib.import_module("accelerate")
+    model = empty_model(shape).eval()
+    weights = folder / "accelerate"
+    if not weights.exists():
+        load_file = importlib.import_module("safetensors.torch").load_file
+        accelerate.utils.offload_state_dict(weights, load_file(folder / "checkpoint" / "model.safetensors"))
+        os.sync()
+    accelerate.disk_offload(model, weights, execution_device=torch.device("cpu"))
+    ids = ids_of(shape, length)
+    return lambda: forward(model, ids)
+
+
+def accelerate_safetensors(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """The checkpoint where it is, read tensor by tensor before a module runs."""
+    accelerate = importlib.import_module("accelerate")
+    names = [name for name, _ in empty_model(shape).named_parameters()]
+    file = str(folder / "checkpoint" / "model.safetensors")
+    index = {name: {"safetensors_file": file, "weight_name": name, "dtype": "float32"} for name in names}
+    model = empty_model(shape).eval()
+    loader = accelerate.utils.OffloadedWeightsLoader(save_folder=None, index=index, state_dict={})
+    accelerate.hooks.attach_align_device_hook(
+        model, execution_device=torch.device("cpu"), offload=True, weights_map=loader
+    )
+    ids = ids_of(shape, length)
+    return lambda: forward(model, ids)
+
+
+# Training
+
+
+def train(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    """As torch does it, AdamW, everything in memory; gradients are given back after each step."""
+    model = random_model(shape).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    ids = ids_of(shape, length)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        optimizer.step()
+
+    return run
+
+
+def train_ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+    from openshelf import offload
+    from openshelf.offload._calibrate import calibrate
+    from openshelf.offload._lifetimes import lifetimes
+
+    rates = calibrate(folder)
+    model = random_model(shape).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    ids = ids_of(shape, length)
+    inputs = {"input_ids": ids, "labels": ids, "use_cache": False}
+    plan = offload.plan(model, inputs, budget, optimizer=optimizer, fabric=rates, cache=False)
+    run = plan.load(model, folder=folder)
+    del model, optimizer
+    times = plan.plan.times
+    known = lifetimes(plan.captured.program)
+    FACTS.update(predicted=times.seconds, compute=times.compute, peak=plan.peak, slowdown=rates.slowdown)
+    FACTS.update(live_peak=known.live_peak, moved=times.moved, flash=rates.flash_read.bytes_per_s)
+    FACTS.update(flash_write=rates.flash_write.bytes_per_s, how=plan.plan.how)
+    return lambda: run(**inputs)
+
+
+KINDS: dict[str, Callable[[Shape, Path, int, int], Run]] = {
+    "ours": ours,
+    "memory": memory,
+    "mapped": mapped,
+    "accelerate_disk": accelerate_disk,
+    "accelerate_safetensors": accelerate_safetensors,
+    "train": train,
+    "train_ours": train_ours,
+}
+COLD = ("mapped", "accelerate_disk", "accelerate_safetensors")  # what reads through the page cache
+
+
+def main() -> None:
+    kind, shape, at, length, budget = sys.argv[1:6]
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries may print
+    torch.set_num_threads(2)
+    torch.manual_seed(1)
+    forward(random_model(SHAPES["warm"]).eval(), ids_of(SHAPES["warm"], 8))  # what libraries take once
+    folder = Path(at)
+    before = resident("VmRSS")
+    run = KINDS[kind](SHAPES[shape], folder, int(length), int(budget))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    answers.write("ready\n")
+    for line in sys.stdin:
+        if line == "run\n":
+            if kind in COLD:
+                forget(folder)
+            answers.write(f"{timed(run)}\n")
+        elif line == "peak\n":
+            answers.write(f"{resident('VmHWM') - before}\n")
+        else:
+            answers.write(json.dumps(FACTS) + "\n")
+
+
+if __name__ == "__main__":
+    main()
