@@ -10,11 +10,8 @@ takes for it. `make bench-offload-peers` installs accelerate; a peer that is abs
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 import page_cache
+from offload_process import Contender
 from offload_shapes import SHAPES, write_checkpoint
 from offload_stream import plain
 from openshelf._core import DeviceArena
@@ -39,56 +37,12 @@ PEERS = {
 }
 
 
-class Contender:
-    """One process of offload_process.py."""
-
-    def __init__(self, kind: str, shape: str, folder: Path, length: int, budget: int = 0) -> None:
-        process = Path(__file__).with_name("offload_process.py")
-        self.kind = kind
-        self.process = subprocess.Popen(
-            [sys.executable, str(process), kind, shape, str(folder), str(length), str(budget)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
-
-    def ready(self) -> None:
-        if self._answer() != "ready\n":
-            raise RuntimeError(f"the contender {self.kind} did not start")
-
-    def run(self) -> float:
-        return float(self._ask("run"))
-
-    def peak(self) -> int:
-        return int(self._ask("peak"))
-
-    def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._ask("facts"))
-        return found
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
-    def _ask(self, line: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        return self._answer()
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the contender {self.kind} ended with {self.process.wait()}; its words are above")
-        return answer
-
-
 @contextlib.contextmanager
 def contenders(kinds: list[str], shape: str, folder: Path, length: int, budget: int) -> Iterator[dict[str, Contender]]:
     made: dict[str, Contender] = {}
     try:
         for kind in kinds:  # one after the other: they calibrate and measure as they start
             made[kind] = Contender(kind, shape, folder, length, budget)
-            made[kind].ready()
         yield made
     finally:
         for one in made.values():

@@ -1,27 +1,27 @@
 """The processes of bench/offload.py: one contender each, so that its memory can be told from that of the others.
 
-    offload_process.py KIND SHAPE FOLDER LENGTH BUDGET
-
-obeys lines: `run` answers the seconds of one run from cold flash, `peak` the most resident bytes since the model was
-loaded, beyond those of the libraries alone, `facts` what the contender says of itself. What is in the page cache, and
-mapped by nobody, is not counted.
+They are forked from a process that has the libraries, which take long to import. What is in the page cache, and mapped
+by nobody, is not counted as memory of a contender.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.metadata
-import json
+import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offload_shapes import SHAPES, Shape, empty_model, ids_of, random_model
+from openshelf import offload
+from openshelf.offload._calibrate import calibrate
+from openshelf.offload._lifetimes import lifetimes
 
 Run = Callable[[], object]
 FACTS: dict[str, Any] = {}
@@ -57,9 +57,6 @@ def forward(model: Any, ids: Any) -> Any:
 
 def ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
     """From a packed file past the page cache: cold each time."""
-    from openshelf import offload
-    from openshelf.offload._calibrate import calibrate
-
     rates = calibrate(folder)
     inputs = {"input_ids": ids_of(shape, length), "use_cache": False}
     plan = offload.plan(empty_model(shape).eval(), inputs, budget, fabric=rates, cache=False)
@@ -141,10 +138,6 @@ def train(shape: Shape, folder: Path, length: int, budget: int) -> Run:
 
 
 def train_ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
-    from openshelf import offload
-    from openshelf.offload._calibrate import calibrate
-    from openshelf.offload._lifetimes import lifetimes
-
     rates = calibrate(folder)
     model = random_model(shape).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -173,28 +166,55 @@ KINDS: dict[str, Callable[[Shape, Path, int, int], Run]] = {
 COLD = ("mapped", "accelerate_disk", "accelerate_safetensors")  # what reads through the page cache
 
 
-def main() -> None:
-    kind, shape, at, length, budget = sys.argv[1:6]
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # libraries may print
+def serve(kind: str, shape: str, folder: Path, length: int, budget: int, asked: Connection) -> None:
+    """In the process. "run": seconds of one run, from cold flash; "peak": most resident bytes since the model was
+    loaded, beyond those of the libraries alone; "facts": what the contender says of itself."""
     torch.set_num_threads(2)
     torch.manual_seed(1)
     forward(random_model(SHAPES["warm"]).eval(), ids_of(SHAPES["warm"], 8))  # what libraries take once
-    folder = Path(at)
     before = resident("VmRSS")
-    run = KINDS[kind](SHAPES[shape], folder, int(length), int(budget))
+    run = KINDS[kind](SHAPES[shape], folder, length, budget)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    answers.write("ready\n")
-    for line in sys.stdin:
-        if line == "run\n":
+    asked.send("ready")
+    while (question := asked.recv()) != "end":
+        if question == "run":
             if kind in COLD:
                 forget(folder)
-            answers.write(f"{timed(run)}\n")
-        elif line == "peak\n":
-            answers.write(f"{resident('VmHWM') - before}\n")
+            asked.send(timed(run))
         else:
-            answers.write(json.dumps(FACTS) + "\n")
+            asked.send(resident("VmHWM") - before if question == "peak" else FACTS)
 
 
-if __name__ == "__main__":
-    main()
+class Contender:
+    """One process."""
+
+    def __init__(self, kind: str, shape: str, folder: Path, length: int, budget: int = 0) -> None:
+        server = multiprocessing.get_context("forkserver")
+        here = str(Path(__file__).parent)
+        if here not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # where the server finds what to preload
+            os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        server.set_forkserver_preload([__name__])
+        self._asks, asked = server.Pipe()
+        self._process = server.Process(target=serve, args=(kind, shape, folder, length, budget, asked), daemon=True)
+        self._process.start()
+        asked.close()
+        self._asks.recv()
+
+    def run(self) -> float:
+        return float(self._ask("run"))
+
+    def peak(self) -> int:
+        return int(self._ask("peak"))
+
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("facts")
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself, and said why
+            self._asks.send("end")
+        self._process.join()
+
+    def _ask(self, question: str) -> Any:
+        self._asks.send(question)
+        return self._asks.recv()
