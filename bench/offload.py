@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 import page_cache
+from offload_predict import predicting
 from offload_process import Contender
 from offload_shapes import SHAPES, write_checkpoint
 from offload_stream import plain
@@ -174,13 +175,12 @@ def training(report: Report, folder: Path, shape: str, length: int, rounds: int)
                     f"{format_size(peak)}, ours {format_size(facts['peak'])} by plan, {format_size(used)} resident",
                 )
             )  # fmt: skip
-            print(facts)
 
 
 def main() -> None:
     args = arguments(__doc__ or "", with_peers=True)
     report = Report("Offload: models larger than their memory")
-    peers = [] if args.no_peers else [kind for kind in PEERS if not args.quick or kind != "accelerate_disk"]
+    peers = [] if args.no_peers else [kind for kind in PEERS if not args.quick or kind == "accelerate_safetensors"]
     with (
         tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as at,
         Console(stderr=True).status("") as status,
@@ -193,6 +193,8 @@ def main() -> None:
         running(report, folder, shape, 3 if args.quick else 8, peers)
         status.update("training...")
         training(report, folder, "train_quick" if args.quick else "train", 256, 2 if args.quick else 4)
+        status.update("predicting...")
+        predicting(report, folder, args.quick)
     report.finish(args.json)
 
 

@@ -78,8 +78,9 @@ def predicting(report: Report, folder: Path, quick: bool) -> None:
             check = offload.ModelPlan(whole, plan, ((), inputs)).check(repeats=5, folder=folder)
             errors.append(abs(check.predicted_s / check.measured_s - 1))
             kind = "trained" if trains else "run"
-            print(f"{name} {kind} {room / known.live_peak:.0%}: {check}; {plan.times.compute:.3f} {plan.times.exposed:.3f} {rates.slowdown:.2f}")
-            notes.append(f"{name}, {kind}, {room / known.live_peak:.0%}: {check.predicted_s:.3f} / {check.measured_s:.3f}")
+            notes.append(
+                f"{name}, {kind}, {room / known.live_peak:.0%}: {check.predicted_s:.3f} / {check.measured_s:.3f}"
+            )
     report.add(
         Row(
             "offload.predict", f"predicted against measured seconds, median of {len(errors)} models and budgets",

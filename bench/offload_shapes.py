@@ -44,7 +44,7 @@ SHAPES = {
     "quick": Shape(1536, 4, 4224),
     "warm": Shape(128, 1, 256, 64),
     "train": Shape(1024, 8, 2816),
-    "train_quick": Shape(768, 4, 2048),
+    "train_quick": Shape(512, 4, 1408, 2048),
 }
 
 
