@@ -159,6 +159,7 @@ def train_ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
 
 KINDS: dict[str, Callable[[Shape, Path, int, int], Run]] = {
     "ours": ours,
+    "ours_small": ours,
     "memory": memory,
     "mapped": mapped,
     "accelerate_disk": accelerate_disk,
@@ -174,7 +175,7 @@ def serve(kind: str, shape: str, folder: Path, length: int, budget: int, asked: 
     loaded, beyond those of the libraries alone; "facts": what the contender says of itself."""
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    warm = train_ours if kind in ("ours", "train_ours") else train
+    warm = train_ours if KINDS[kind] in (ours, train_ours) else train
     warm(SHAPES["warm"], folder, 8, 1 << 28)()  # what libraries take once
     FACTS.clear()
     before = resident("VmRSS")
