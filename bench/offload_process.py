@@ -43,6 +43,12 @@ def forget(folder: Path) -> None:
             os.close(file)
 
 
+def settle() -> None:
+    """Gives back what is no longer used, of loading and of trying."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def timed(work: Run) -> float:
     started = time.perf_counter()
     work()
@@ -178,10 +184,10 @@ def serve(kind: str, shape: str, folder: Path, length: int, budget: int, asked: 
     warm = train_ours if KINDS[kind] in (ours, train_ours) else train
     warm(SHAPES["warm"], folder, 8, 1 << 28)()  # what libraries take once
     FACTS.clear()
+    settle()
     before = resident("VmRSS")
     run = KINDS[kind](SHAPES[shape], folder, length, budget)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what loading took
+    settle()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
     asked.send("ready")
     while (question := asked.recv()) != "end":
