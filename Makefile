@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -102,6 +102,16 @@ bench-hosts-peers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/pip install -q -r bench/hosts_peers.txt
 	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
 	$(BIN)/python bench/hosts.py
+
+# Offload needs torch, which is among the test requirements. Peers that are missing are skipped; accelerate is installed
+# without its requirements, so that torch stays as it is.
+bench-offload: $(VENV)/.built $(VENV)/.test
+	$(BIN)/python bench/offload.py
+
+bench-offload-peers: $(VENV)/.built $(VENV)/.test
+	$(BIN)/pip install -q psutil
+	$(BIN)/pip install -q --no-deps accelerate==1.15.0
+	$(BIN)/python bench/offload.py
 
 # vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
 VLLM := build/vllm-venv

@@ -45,6 +45,15 @@ TIERS = {
 }
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 OFFLOAD_STREAM = {"offload.stream", "offload.stream_checked"}
+OFFLOAD = {
+    "offload.bound16",
+    "offload.bound256",
+    "offload.memory16",
+    "offload.memory256",
+    "offload.train50",
+    "offload.train30",
+    "offload.predict",
+}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -138,4 +147,13 @@ def test_tiers_benchmark_writes_its_rows(tmp_path: Path) -> None:
 def test_offload_stream_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "offload_stream.py")
     assert rows.keys() == OFFLOAD_STREAM
+    assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_offload_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    rows = rows_of(tmp_path / "rows.json", "offload.py", "--no-peers")
+    assert rows.keys() >= OFFLOAD
     assert all(row["value"] > 0 for row in rows.values())

@@ -1,0 +1,203 @@
+"""Offload: models run and trained in less memory than they need, against the bound, plain torch and other tools.
+
+All on two threads, in float32. Every contender is a process of its own; they run in turn, and the best of some rounds
+counts. Ours reads past the page cache; what others read is taken out of it before each run. `offload.bound` is how
+many times longer a run takes than the longer of its two parts: computing with all weights in memory, and reading the
+packed bytes with four threads and O_DIRECT. `offload.train` is a step within a share of the memory that plain torch
+takes for it. `make bench-offload-peers` installs accelerate; a peer that is absent is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import page_cache
+from offload_predict import predicting
+from offload_process import Contender
+from offload_shapes import SHAPES, write_checkpoint
+from offload_stream import plain
+from openshelf._core import DeviceArena
+from openshelf.offload._packed import Packed
+from openshelf.space import format_size
+from peers import Absent, needs
+from side_by_side import Report, Row, arguments, p99
+
+ARENA, SMALL_ARENA = 256 << 20, 72 << 20
+PEERS = {
+    "accelerate_disk": "accelerate disk_offload",
+    "accelerate_safetensors": "accelerate, safetensors",
+    "mapped": "safetensors mmap",
+}
+
+
+@contextlib.contextmanager
+def contenders(
+    kinds: list[str], shape: str, folder: Path, length: int, budget: int = ARENA
+) -> Iterator[dict[str, Contender]]:
+    made: dict[str, Contender] = {}
+    try:
+        for kind in kinds:  # one after the other: they calibrate and measure as they start
+            made[kind] = Contender(kind, shape, folder, length, SMALL_ARENA if kind == "ours_small" else budget)
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
+
+
+def absent(kinds: list[str]) -> dict[str, str]:
+    found = {}
+    for kind in kinds:
+        try:
+            needs("accelerate" if kind.startswith("accelerate") else "safetensors", kind.split("_")[0])
+        except Absent as reason:
+            found[kind] = str(reason)
+    return found
+
+
+# Running
+
+
+def running(report: Report, folder: Path, shape: str, rounds: int, peers: list[str]) -> None:
+    missing = absent(peers)
+    present = [kind for kind in peers if kind not in missing]
+    results: dict[int, dict[str, list[float]]] = {}
+    peaks: dict[str, int] = {}
+    for length in (16, 256):
+        with contenders(["ours", "ours_small", "memory", *present], shape, folder, length) as there:
+            (file,) = folder.glob("*.packed")
+            packed = Packed.open(file)
+            buffer = DeviceArena(ARENA)
+            nbytes = packed.nbytes - packed.begins
+            read = plain(str(file), packed.begins, nbytes, memoryview(buffer.range(0, ARENA, None)))
+            seconds = in_turn({"io": read} | {kind: one.run for kind, one in there.items()}, rounds)
+            facts = there["ours"].facts()
+            peaks = {kind: max(peaks.get(kind, 0), one.peak()) for kind, one in there.items()}
+        results[length] = seconds
+        against_bound(report, shape, length, seconds, facts, nbytes)
+        for kind in present:
+            report.add(faster(f"offload.x_{kind}{length}", shape, str(length), {length: seconds}, [kind]))
+    for kind, reason in missing.items():
+        report.add(Row(f"offload.x_{kind}", "", None, "x", PEERS[kind], None, None, note=f"skipped: {reason}"))
+    if ways := [kind for kind in present if kind.startswith("accelerate")]:
+        report.add(faster("offload.x_accelerate", shape, "16 or 256", results, ways, ">= 2"))
+    least_memory(report, peaks, results)
+
+
+def in_turn(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each; another one begins each round."""
+    for call in calls.values():
+        call()  # checksums are compared once
+    seconds: dict[str, list[float]] = {kind: [] for kind in calls}
+    order = list(calls)
+    for number in range(rounds):
+        for at in range(len(order)):
+            kind = order[(at + number) % len(order)]
+            seconds[kind].append(calls[kind]())
+    return seconds
+
+
+def spread(times: list[float]) -> float:
+    """Of two halves of the rounds, interleaved: how much the best of one differs from the best of the other."""
+    return min(times[1::2] or times) / min(times[::2])
+
+
+def against_bound(
+    report: Report, shape: str, length: int, seconds: dict[str, list[float]], facts: dict[str, Any], nbytes: int
+) -> None:
+    best = {kind: min(times) for kind, times in seconds.items()}
+    bound = max(best["memory"], best["io"])
+    report.add(
+        Row(
+            f"offload.bound{length}", f"{SHAPES[shape]}, {format_size(ARENA)}, {length} tokens, cold",
+            best["ours"] / bound, "x", "the longer of computing in memory and direct reads", bound / best["ours"],
+            spread(seconds["ours"]), statistics.median(seconds["ours"]), p99(seconds["ours"]), "<= 1.15",
+            f"{best['ours']:.3f} s; computing {best['memory']:.3f}, reading {best['io']:.3f} "
+            f"({nbytes / best['io'] / 1e9:.2f} GB/s); predicted {facts['predicted']:.3f}",
+        )
+    )  # fmt: skip
+
+
+def faster(
+    id: str, shape: str, tokens: str, results: dict[int, dict[str, list[float]]], kinds: list[str], bar: str = ""
+) -> Row:
+    """How many times as fast as the fastest of some others; of several lengths, where that is the least."""
+    best = {length: (min(min(seconds[kind]) for kind in kinds), seconds["ours"]) for length, seconds in results.items()}
+    theirs, ours = min(best.values(), key=lambda one: one[0] / min(one[1]))
+    ratio = theirs / min(ours)
+    return Row(
+        id, f"{SHAPES[shape]}, {tokens} tokens, cold", ratio, "x", " or ".join(PEERS[kind] for kind in kinds), ratio,
+        spread(ours), statistics.median(ours), p99(ours), bar, f"{min(ours):.3f} and {theirs:.3f} s",
+    )  # fmt: skip
+
+
+def least_memory(report: Report, peaks: dict[str, int], results: dict[int, dict[str, list[float]]]) -> None:
+    """With the small arena: how fast that is is in the note."""
+    others = {kind: peak for kind, peak in peaks.items() if not kind.startswith("ours")}
+    least = min(others, key=lambda kind: others[kind])
+    slower = ", ".join(f"{min(seconds['ours_small']) / min(seconds['ours']):.2f}" for seconds in results.values())
+    report.add(
+        Row(
+            "offload.memory", f"most resident bytes while running, arena of {format_size(SMALL_ARENA)}",
+            peaks["ours_small"] / 2**20, "MiB", PEERS.get(least, "all in memory"), others[least] / peaks["ours_small"],
+            None, bar="the least",
+            note=", ".join(f"{PEERS.get(kind, kind)} {format_size(peak)}" for kind, peak in peaks.items())
+            + f"; takes {slower} of the time with {format_size(ARENA)}",
+        )
+    )  # fmt: skip
+
+
+# Training
+
+
+def training(report: Report, folder: Path, shape: str, length: int, rounds: int) -> None:
+    with contenders(["train"], shape, folder, length, 0) as one:
+        one["train"].run()
+        one["train"].run()
+        peak = one["train"].peak()
+        for id, share, bar in (("train50", 0.5, "<= 1.15"), ("train30", 0.3, "<= 1.5")):
+            with contenders(["train_ours"], shape, folder, length, int(peak * share)) as ours:
+                seconds = in_turn({"plain": one["train"].run, "ours": ours["train_ours"].run}, rounds)
+                facts, used = ours["train_ours"].facts(), ours["train_ours"].peak()
+            mine, theirs = min(seconds["ours"]), min(seconds["plain"])
+            report.add(
+                Row(
+                    f"offload.{id}", f"{SHAPES[shape]}, a step of AdamW, {length} tokens, {share:.0%} of the memory",
+                    mine / theirs, "x", "plain torch", theirs / mine, spread(seconds["ours"]),
+                    statistics.median(seconds["ours"]), p99(seconds["ours"]), bar,
+                    f"{mine:.3f} and {theirs:.3f} s; predicted {facts['predicted']:.3f}; plain takes "
+                    f"{format_size(peak)}, ours {format_size(facts['peak'])} by plan, {format_size(used)} resident",
+                )
+            )  # fmt: skip
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", with_peers=True)
+    report = Report("Offload: models larger than their memory")
+    peers = [] if args.no_peers else [kind for kind in PEERS if not args.quick or kind == "accelerate_safetensors"]
+    with (
+        tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as at,
+        Console(stderr=True).status("") as status,
+    ):
+        folder = Path(at)
+        os.environ["OPENSHELF_CACHE"] = os.environ["XDG_CACHE_HOME"] = at
+        status.update("running...")
+        shape = "quick" if args.quick else "full"
+        write_checkpoint(SHAPES[shape], folder / "checkpoint")
+        running(report, folder, shape, 3 if args.quick else 8, peers)
+        status.update("training...")
+        training(report, folder, "train_quick" if args.quick else "train", 256, 2 if args.quick else 4)
+        status.update("predicting...")
+        predicting(report, folder, args.quick)
+    report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()
