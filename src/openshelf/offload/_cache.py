@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from openshelf.errors import BadInput
+from openshelf.offload._files import cache_folder
 
 Found = TypeVar("Found")
 
 
 def folder() -> Path:
-    """The cache folder of the XDG convention, where a relative path is to be ignored."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "openshelf" / "plans"
+    return cache_folder() / "plans"
 
 
 def load_plain(asked: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -> Found | None:
