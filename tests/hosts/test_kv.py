@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
 import time
@@ -23,6 +24,8 @@ from tests.processes import State
 
 PROMPT = [1, 2, 3, 4, 5]
 HANG_SECONDS = 5.0
+
+SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
 
 
 def _enter(state: State, url: str, blocks: int = 64, tenant: str = "", salt: bytes = b"") -> None:
@@ -425,7 +428,7 @@ def test_no_wrong_byte_while_blocks_come_and_go_on_three_hosts(three: Cluster, k
     second.call(_enter, three[0].url(), 100)
     peers.append(second)
     for number, peer in enumerate(peers):
-        peer.start(_churn, number, 600)
+        peer.start(_churn, number, 600 if SOAK else 300)
     if killed:
         chance = random.Random(5)
         for _ in range(4):

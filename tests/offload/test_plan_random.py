@@ -87,7 +87,7 @@ def budget_of(program: Program, part: float) -> int:
     return int(known.least + part * max(0, known.live_peak - known.least))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32), ops=st.integers(1, 14), part=st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0]),
     rates=st.sampled_from([FAST, SLOW]), dram=st.sampled_from([0, 20000, 1 << 20]),

@@ -182,6 +182,7 @@ def test_without_highs_the_plan_says_so(program: Program, monkeypatch: pytest.Mo
     assert "openshelf[offload]" in str(plan)
 
 
+@pytest.mark.soak
 def test_close_to_the_optimum() -> None:
     pytest.importorskip("highspy")
     rates = Rates(Lane(2e9, 1e-6), Lane(1e9, 1e-6), Lane(1e10), Lane(1e10))

@@ -66,15 +66,14 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Imported here: it needs torch, and a second.
-    from openshelf import offload
+    from openshelf.offload import plan as plan_of  # here: it needs torch, and a second
 
     if args.weights is not None and not args.once:
         raise BadInput("--weights is for --run: give that too")
     named = load_model(args.model, train=args.train, batch=args.batch, length=args.length)
     if args.once and args.weights is None and not named.weights:
         raise BadInput(f"{args.model} has no weights to run with: give --weights, or use --check")
-    plan = offload.plan(
+    plan = plan_of(
         named.model, named.inputs, args.budget, optimizer=named.optimizer, loss=named.loss if args.train else None,
         dram=args.dram, fabric=args.fabric, time_limit=args.time_limit,
     )  # fmt: skip
