@@ -70,6 +70,7 @@ def rows_of(out: Path, *command: str) -> dict[str, dict[str, Any]]:
     return rows
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_space_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "space.py")
