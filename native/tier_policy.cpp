@@ -8,7 +8,7 @@ namespace {
 
 // Chosen in simulation, for the traces of bench/tiers_policy.py together; none of them is critical.
 constexpr u32 NIL = ~0u;
-constexpr u64 WINDOW = 3;        // one in so many units of memory may be armed in each queue
+constexpr u64 WINDOW_ONCE = 3, WINDOW_AGAIN = 8;  // one in so many units of memory may be armed in each queue
 constexpr u64 YOUNG = 64;        // a unit is new until one in so many units of memory came after it
 constexpr u32 MOST_CREDIT = 7, CREDIT = 2;
 constexpr u64 STEP = 8;          // an error at the cost of `again` weighs more: what is there has shown that it is used
@@ -156,7 +156,7 @@ u32 TierPolicy::to_arm(Where from) {
             append(from, number);
             continue;
         }
-        const bool room = queue.armed < std::max<u64>(1, capacity_ / WINDOW) && arms_ < ARMS && budget_ > 0;
+        const bool room = queue.armed < std::max<u64>(1, capacity_ / (from == once ? WINDOW_ONCE : WINDOW_AGAIN)) && arms_ < ARMS && budget_ > 0;
         return room && age(unit) > capacity_ / YOUNG ? number : NIL;
     }
 }
