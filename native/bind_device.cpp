@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include "bind_wait.hpp"
 #include "device.hpp"
 
 namespace nb = nanobind;
@@ -28,22 +29,6 @@ static DeviceRange range_of(std::shared_ptr<DeviceArena> arena, u64 offset, u64 
     return {std::move(arena), offset, bytes, std::move(taken)};
 }
 
-static bool wait(Ticket& ticket, double timeout_s) {
-    if (ticket.done()) return true;
-    const long timeout = timeout_s < 0 || !(timeout_s < 1e9) ? -1 : long(timeout_s * 1e9);
-    auto ctrl_c = [] {
-        nb::gil_scoped_acquire acquire;
-        return PyErr_CheckSignals() < 0;
-    };
-    bool done;
-    {
-        nb::gil_scoped_release release;
-        done = ticket.wait(timeout, ctrl_c);
-    }
-    if (PyErr_Occurred()) throw nb::python_error();
-    return done;
-}
-
 void bind_device(nb::module_& m) {
     using free_gil = nb::call_guard<nb::gil_scoped_release>;
 
@@ -55,7 +40,7 @@ void bind_device(nb::module_& m) {
         .def("range", &range_of, "offset"_a, "nbytes"_a, "taken"_a.none());
     nb::class_<Ticket>(m, "Ticket")
         .def_prop_ro("done", &Ticket::done)
-        .def("wait", &wait, "timeout_s"_a = -1.0);
+        .def("wait", &wait_for<Ticket>, "timeout_s"_a = -1.0);
     nb::class_<CopyQueue>(m, "CopyQueue")
         .def(nb::init<>(), free_gil())
         .def(

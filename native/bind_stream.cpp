@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "bind_wait.hpp"
 #include "checksum.hpp"
 #include "stream.hpp"
 
@@ -15,22 +16,6 @@ using namespace osf;
 using namespace nb::literals;
 
 using Tickets = std::vector<std::shared_ptr<StreamTicket>>;
-
-static bool wait(StreamTicket& ticket, double timeout_s) {
-    if (ticket.done()) return ticket.wait(0);
-    const long timeout = timeout_s < 0 || !(timeout_s < 1e9) ? -1 : long(timeout_s * 1e9);
-    auto ctrl_c = [] {
-        nb::gil_scoped_acquire acquire;
-        return PyErr_CheckSignals() < 0;
-    };
-    bool done;
-    {
-        nb::gil_scoped_release release;
-        done = ticket.wait(timeout, ctrl_c);
-    }
-    if (PyErr_Occurred()) throw nb::python_error();
-    return done;
-}
 
 static Home home_of(std::shared_ptr<StreamFile> file, u64 at) { return {std::move(file), at}; }
 
@@ -72,7 +57,7 @@ void bind_stream(nb::module_& m) {
     nb::class_<StreamTicket>(m, "StreamTicket")
         .def_prop_ro("done", &StreamTicket::done)
         .def_prop_ro("check", &StreamTicket::check)
-        .def("wait", &wait, "timeout_s"_a = -1.0);
+        .def("wait", &wait_for<StreamTicket>, "timeout_s"_a = -1.0);
     nb::class_<Streamer>(m, "Streamer")
         .def(
             "__init__",

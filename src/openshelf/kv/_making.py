@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
-
 from openshelf import _core
 from openshelf.errors import Mismatch, NoRoom
 from openshelf.kv._layout import Layout
 from openshelf.space import Space, format_size, parse_size
+from openshelf.space._alone import alone
 from openshelf.space._cluster import Cluster
 
 _SLOTS_MAX = (1 << 30) - 1
@@ -32,7 +28,7 @@ def open_or_make(
     size = layout.block_bytes(block_tokens)
     pool = _core.KVCore.open(core, name)
     if pool is None:
-        with _alone(core.directory):
+        with alone(core.directory):  # two makers at once would each take room for a pool, and one find none
             pool = _core.KVCore.open(core, name)
             if pool is None:
                 pool = _core.KVCore.make(core, name, size, block_tokens, _slots(core, size, block_tokens, capacity))
@@ -43,17 +39,6 @@ def open_or_make(
             f"this layout of {layout.model!r} needs {block_tokens} tokens and {size} bytes: give it another name="
         )
     return pool
-
-
-@contextlib.contextmanager
-def _alone(directory: str) -> Iterator[None]:
-    """Two makers at once would each take room for a pool, and one find none. The kernel drops the lock of who dies."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _slots(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:

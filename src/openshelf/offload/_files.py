@@ -5,13 +5,10 @@ Direct: past the page cache, which would hold a second copy of what is streamed,
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 from openshelf._core import SECTOR, StreamFile
@@ -118,14 +115,3 @@ class Scratch:
             self.file.allocate(end)
         self.nbytes = end
         return place
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """While nobody else makes a file there. A lock on the folder itself leaves no file."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -19,10 +19,11 @@ import numpy as np
 from openshelf import _core
 from openshelf.errors import Corrupt, FlashFailed, Mismatch, UnknownName, WrongVersion
 from openshelf.offload import _packed_format as form
-from openshelf.offload._files import cache_folder, locked, private_folder
+from openshelf.offload._files import cache_folder, private_folder
 from openshelf.offload._pack_write import Fill, Source, write_packed
 from openshelf.offload._packed import Packed
 from openshelf.offload._shards import ShardTensor, identity, shard_files, shard_tensors
+from openshelf.space._alone import alone
 
 
 def pack_state(
@@ -107,7 +108,7 @@ def _packed(
 ) -> Packed:
     if name is None:
         return write_packed(folder, None, *content(), key)
-    with locked(private_folder(folder)):
+    with alone(private_folder(folder)):
         generation = 0
         if (folder / name).exists():
             try:

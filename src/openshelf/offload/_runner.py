@@ -15,6 +15,7 @@ from openshelf.errors import BadInput, Closed, Mismatch
 from openshelf.offload._call import View
 from openshelf.offload._captured import Captured
 from openshelf.offload._executor import Executor
+from openshelf.offload._files import sectors
 from openshelf.offload._homes import Homes
 from openshelf.offload._in_memory import bytes_of
 from openshelf.offload._mover import Lane, Mover
@@ -50,7 +51,7 @@ class Runner:
         self._resumed = STEP in packed.tensors
         changed = {one for op in plan.program.ops for one in op.changes}
         stored = {step.storage for step in plan.steps if isinstance(step, Store)}
-        self._homes = Homes(folder, _dram(plan, changed, stored))
+        self._homes = Homes(folder, _dram(plan, stored))
         shared = shared_of(packed) if share else None
         for storage in plan.program.storages:
             if storage.kind not in ("input", "output") and (storage.given or storage.index in stored):
@@ -162,10 +163,10 @@ class Runner:
         return torch.as_strided(found, view.shape, view.strides, view.offset)
 
 
-def _dram(plan: Plan, changed: set[int], stored: set[int]) -> int:
+def _dram(plan: Plan, stored: set[int]) -> int:
     """Bytes of host memory for the homes that the plan puts there."""
     return sum(
-        -(-storage.nbytes // 4096) * 4096
+        sectors(storage.nbytes)
         for storage, home in zip(plan.program.storages, plan.homes, strict=True)
         if home == "dram" and storage.kind not in ("input", "output") and (storage.given or storage.index in stored)
     )

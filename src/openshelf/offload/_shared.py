@@ -7,12 +7,10 @@ next that shares anything finds nobody in it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,6 +21,7 @@ from openshelf.errors import BadAddress, BadInput, Closed, UnknownName
 from openshelf.offload._packed import Packed
 from openshelf.offload._packed_format import PackedStorage
 from openshelf.space import Space, spaces
+from openshelf.space._alone import alone
 
 _PREFIX = "offload-"
 _ARRAY = "weights"
@@ -39,7 +38,7 @@ class Shared:
             raise BadInput(f"{packed.path} has no name: only a packed file that others can open can be shared")
         self.packed = packed
         self.name = _PREFIX + packed.key.hex()[:24]
-        with _lock(packed):
+        with alone(packed.path):
             _clear_debris(self.name)
             self._space = _open(self.name, packed)
         self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = self._space[_ARRAY].numpy().view()
@@ -113,10 +112,10 @@ def shared_of(packed: Packed) -> Shared:
 
 def _leave(space: Space, packed: Packed) -> None:
     name = space.name
-    with _lock(packed) if os.path.exists(packed.path) else nullcontext():  # without the file nobody else can come
-        alone = Space.members(name) <= 1
+    with alone(packed.path) if os.path.exists(packed.path) else nullcontext():  # without the file nobody else can come
+        last = Space.members(name) <= 1
         space.close()
-        if alone:
+        if last:
             Space.remove(name)
 
 
@@ -126,14 +125,3 @@ def _clear_debris(own: str) -> None:
         name = str(there["name"])
         if name.startswith(_PREFIX) and name != own and there.get("members") == 0 and there["created_ns"] < old:
             Space.remove(name)
-
-
-@contextmanager
-def _lock(packed: Packed) -> Iterator[None]:
-    """One at a time makes or removes the space of a packed file. It goes with the process."""
-    descriptor = os.open(packed.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -74,9 +74,8 @@ def simulate(
     used = peak = 0
 
     for number, step in enumerate(steps):
-        kind = type(step)
-        if kind is Run:
-            op = ops[step.op]  # type: ignore[union-attr]
+        if isinstance(step, Run):
+            op = ops[step.op]
             seconds = op.seconds
             if slowdown > 1 and moving_until > now:
                 with_transfers = min(moving_until - now, seconds * slowdown)
@@ -94,20 +93,20 @@ def simulate(
             if used + op.workspace > peak:
                 peak = used + padded(op.workspace)
             continue
-        s = step.storage  # type: ignore[union-attr]
-        if kind is Wait or kind is Detach:
+        s = step.storage
+        if isinstance(step, Wait | Detach):
             end = ends.pop(s, 0.0)
             if end > now:
                 waits[number] = end - now
                 if spans:
                     drawn.append(Span("wait", storages[s].name, now, end, s))
                 now = end
-            if kind is Detach:
+            if isinstance(step, Detach):
                 used -= sizes[s]
                 if spans:
                     changes.append(Change(now, s, -sizes[s]))
             continue
-        name, lane = (reads if kind is Prefetch else writes)[homes[s]]
+        name, lane = (reads if isinstance(step, Prefetch) else writes)[homes[s]]
         nbytes = storages[s].nbytes
         start = max(now, free[name])
         seconds = lane.seconds(nbytes)
@@ -117,9 +116,9 @@ def simulate(
         moved[name] += nbytes
         if spans:
             drawn.append(Span(name, storages[s].name, start, start + seconds, s))
-            if kind is Prefetch:
+            if isinstance(step, Prefetch):
                 changes.append(Change(now, s, sizes[s]))
-        if kind is Prefetch:
+        if isinstance(step, Prefetch):
             used += sizes[s]
             peak = max(peak, used)
     total = max(now, *free.values())
