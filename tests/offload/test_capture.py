@@ -198,7 +198,7 @@ def test_measuring_fills_in_times_and_finds_what_is_taken_outside() -> None:
     captured = capture_training(model, (), batch("llama"), optimizer=torch.optim.AdamW(model.parameters()))
     assert captured.updates is not None
     state, steps = torch.get_rng_state(), captured.updates.step
-    measured = measure(captured, repeats=1)
+    measured = measure(captured, rounds=1)
     assert torch.equal(state, torch.get_rng_state())
     assert captured.updates.step == steps
     assert all(op.seconds > 0 for op in measured.program.ops)

@@ -69,4 +69,4 @@ def test_results_in_an_arena_are_those_outside(name: str) -> None:
             ours = ours if isinstance(ours, list) else [ours]
             assert same(ours, expected)
             assert [one.stride() for one in ours] == [one.stride() for one in expected]
-    assert len(measure(captured, repeats=1).outside) == len(captured.calls)
+    assert len(measure(captured, rounds=1).outside) == len(captured.calls)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,17 @@ def test_prediction_is_compared_with_a_run() -> None:
     assert plan.captured.updates is not None
     assert plan.captured.updates.step == 0
     assert torch.equal(model.state_dict()["lm_head.weight"], before)
+
+
+def test_neither_model_nor_optimizer_is_held() -> None:
+    model = made("llama").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with planned(model, batch("llama"), 0.5, optimizer=optimizer).load(model) as run:
+        parameters = [weakref.ref(one) for one in model.parameters()]
+        del model, optimizer
+        gc.collect()
+        assert [one() for one in parameters] == [None] * len(parameters)
+        assert run(**batch("llama")) is not None
 
 
 def test_plan_tells_what_it_does() -> None:

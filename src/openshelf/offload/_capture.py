@@ -85,10 +85,12 @@ class _Sink:
         self.updates = draft.updates = Updates(optimizer) if optimizer is not None else None
         self.norms: dict[str, Any] = {}
         self.params = {name: (real, fake) for name, (real, fake) in fakes.parameters.items() if fake.requires_grad}
-        for name, (real, fake) in self.params.items():
+        self._hooks = [
             fake.register_post_accumulate_grad_hook(
                 lambda _, name=name, real=real, fake=fake: self._complete(name, real, fake)
             )
+            for name, (real, fake) in self.params.items()
+        ]
 
     def _complete(self, name: str, real: Any, fake: Any) -> None:
         stored = self.recorder.stored[self.recorder.view(fake.grad).storage]
@@ -123,6 +125,8 @@ class _Sink:
 
     def end(self) -> Any:
         """After the last backward: with clipping, what torch's clip_grad_norm_ does, then the updates."""
+        for hook in self._hooks:
+            hook.remove()  # they hold the real parameters
         if self.clip is None:
             return None
         self.recorder.phase = "update"

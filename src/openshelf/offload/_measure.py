@@ -1,9 +1,11 @@
 """Measuring operators: how long each takes here, and what torch takes for it outside the arena.
 
 Layers repeat, so calls that do the same on other storages are measured once, each alone on made-up values: no weights
-are needed, and no more memory than one operator touches. Times are medians. What an operator allocates is counted by
-torch's profiler, at the allocator itself; what libraries take from the system on their own (packing buffers of matrix
-products) is not seen.
+are needed, and little more memory than one operator touches. Weights and states come from memory when their turn comes,
+not from a cache, so caches are swept before each time that is taken; what an operator before has made is touched again.
+All are measured in turn, in several rounds: what disturbs a machine lasts longer than one operator. Of a round the
+shorter time counts, of all rounds the median. What an operator allocates is counted by torch's profiler, at the
+allocator itself; what libraries take from the system on their own (packing buffers of matrix products) is not seen.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import dataclasses
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from openshelf.errors import BadInput
@@ -21,28 +24,35 @@ from openshelf.offload._kernels import Instruction, instruction, workspace_of
 from openshelf.offload._torch import torch
 
 ALIGNMENT = 64
+TIMED = 2  # runs of an operator in a round, after one that warms up
+LARGE = 1 << 20  # bytes of a storage that a cache would matter for
+SWEPT = 64 << 20  # larger than the caches of most processors
 
 
-def measure(captured: Captured, repeats: int = 5) -> Captured:
+def measure(captured: Captured, rounds: int = 3) -> Captured:
     """The same program with the seconds of every operator, and `outside` as found. Random state is as before."""
-    if repeats < 1:
-        raise BadInput(f"an operator is measured 1 or more times, got repeats={repeats}")
+    if rounds < 1:
+        raise BadInput(f"operators are measured in 1 or more rounds, got rounds={rounds}")
     for rule in captured.updates.rules if captured.updates is not None else ():
         rule.begin(2)
     sizes = [storage.nbytes for storage in captured.program.storages]
     signatures = [call.signature for call in captured.calls]
     calls = dict(zip(signatures, captured.calls, strict=True))
     most = max((_places(call, sizes)[1] + workspace_of(call)[0] for call in calls.values()), default=0)
-    arena = torch.empty(most, dtype=torch.uint8)
-    seconds: dict[Any, float] = {}
+    arena, sweep = torch.empty(most, dtype=torch.uint8), torch.empty(SWEPT, dtype=torch.uint8)
+    given = {storage.index for storage in captured.program.storages if storage.given and storage.nbytes >= LARGE}
+    seconds: dict[Any, list[float]] = {signature: [] for signature in calls}
     outside: dict[Any, int] = {}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for signature, call in calls.items():
-            made = _bound(call, sizes, arena)
-            seconds[signature] = _seconds(made, repeats) if made else 0.0
-            outside[signature] = _outside(made) if made else 0
+        for _ in range(rounds):
+            for signature, call in calls.items():
+                made = _bound(call, sizes, arena)
+                before = _cold(call, sizes, arena, sweep, given)
+                seconds[signature].append(_seconds(made, before) if made else 0.0)
+                if signature not in outside:
+                    outside[signature] = _outside(made) if made else 0
     ops = tuple(
-        dataclasses.replace(op, seconds=seconds[signature])
+        dataclasses.replace(op, seconds=statistics.median(seconds[signature]))
         for op, signature in zip(captured.program.ops, signatures, strict=True)
     )
     return dataclasses.replace(
@@ -96,15 +106,32 @@ def _fill(tensor: Any) -> None:
         tensor.zero_()
 
 
-def _seconds(made: Instruction, repeats: int) -> float:
+def _cold(call: Call, sizes: list[int], arena: Any, sweep: Any, given: set[int]) -> Callable[[], None]:
+    """What to do before an operator is timed: its large given storages are not in a cache then, all others are."""
+    views = list(views_of((call.args, call.kwargs)))
+    if all(view.storage not in given for view in views):
+        return lambda: None
+    places = _places(call, sizes)[0]
+    others = [_at(arena, places[view.storage], view) for view in views if view.storage not in given]
+
+    def before() -> None:
+        sweep.zero_()
+        for one in others:
+            one.sum()
+
+    return before
+
+
+def _seconds(made: Instruction, before: Callable[[], None]) -> float:
     function, args, kwargs = made
-    function(*args, **kwargs)  # the first has to warm up
+    function(*args, **kwargs)
     times = []
-    for _ in range(repeats):
+    for _ in range(TIMED):
+        before()
         begin = time.perf_counter()
         function(*args, **kwargs)
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return min(times)
 
 
 def _outside(made: Instruction) -> int:

@@ -1,8 +1,8 @@
 """The rules by which SGD, Adam and AdamW update a parameter: torch.optim's own calls, in their order, without memory.
 
 Each is torch's `_single_tensor_*` line by line; what torch makes anew there is made in scratch tensors here. A rule
-belongs to a parameter group of a `torch.optim` optimizer and reads its numbers (lr, betas, ...) from there at every
-step, so schedules of the learning rate work. Parameters end up equal to torch's bit for bit.
+belongs to a parameter group of a `torch.optim` optimizer and is given its numbers (lr, betas, ...) before every step,
+so schedules of the learning rate work. Parameters end up equal to torch's bit for bit.
 """
 
 from __future__ import annotations
@@ -93,4 +93,9 @@ def rule_of(optimizer: Any, group: dict[str, Any]) -> Rule:
             raise CaptureFailed(
                 f"{kind.__name__}({option}={value}) calculates in another way than the plain one: leave {option} out"
             )
-    return Sgd(group) if kind is torch.optim.SGD else Adam(group, kind is torch.optim.AdamW)
+    return Sgd(numbers(group)) if kind is torch.optim.SGD else Adam(numbers(group), kind is torch.optim.AdamW)
+
+
+def numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter group says beside its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}

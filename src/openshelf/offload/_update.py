@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload._call import Call, View
-from openshelf.offload._rules import Rule, rule_of
+from openshelf.offload._rules import Rule, numbers, rule_of
 from openshelf.offload._torch import torch
 
 GRAIN = 32768  # at::internal::GRAIN_SIZE
@@ -73,10 +74,14 @@ def pieces(count: int, threads: int) -> Iterator[tuple[int, int]]:
 
 
 class Updates:
-    """The optimizer of a captured training step: rules and the count of steps, read before each run."""
+    """The optimizer of a captured training step: rules and the count of steps.
+
+    Its numbers are read before each run, for as long as it is there. It is not held: it would hold the parameters, of
+    which the program has its own.
+    """
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
         self.step = _steps_done(optimizer)
         self.threads = torch.get_num_threads()
@@ -94,7 +99,10 @@ class Updates:
                 "round differently: set_num_threads, or capture again"
             )
         self.step += 1
-        for rule in self.rules:
+        optimizer = self._optimizer()
+        for number, rule in enumerate(self.rules):
+            if optimizer is not None:
+                rule.group = numbers(optimizer.param_groups[number])
             rule.begin(self.step)
 
     def rule(self, param: Any) -> Rule | None:
@@ -102,7 +110,9 @@ class Updates:
 
     def states(self, param: Any) -> dict[str, Any]:
         """What the optimizer has of this parameter by now, None where it has nothing yet."""
-        rule, state = self._rule_of[id(param)], self.optimizer.state.get(param, {})
+        optimizer = self._optimizer()
+        assert optimizer is not None, "asked after the capture"
+        rule, state = self._rule_of[id(param)], optimizer.state.get(param, {})
         return {name: state.get(name) for name in rule.states}
 
     def call(self, rule: Rule, views: list[View], where: str) -> Call:
