@@ -1,10 +1,10 @@
-"""Offload: models run and trained in less memory than they need, against the bound, plain torch and other tools.
+"""Offload: models run in less memory than they need, against the bound and other tools.
 
 All on two threads, in float32. Every contender is a process of its own; they run in turn, and the best of some rounds
 counts. Ours reads past the page cache; what others read is taken out of it before each run. `offload.bound` is how
 many times longer a run takes than the longer of its two parts: computing with all weights in memory, and reading the
-packed bytes with four threads and O_DIRECT. `offload.train` is a step within a share of the memory that plain torch
-takes for it. `make bench-offload-peers` installs accelerate; a peer that is absent is skipped with the reason.
+packed bytes with four threads and O_DIRECT. `make bench-offload-peers` installs accelerate; a peer that is absent is
+skipped with the reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 from rich.console import Console
 
 import page_cache
-from offload_predict import predicting
-from offload_process import Contender
+from offload_contender import Contender
 from offload_shapes import SHAPES, write_checkpoint
 from offload_stream import plain
 from openshelf._core import DeviceArena
@@ -40,12 +39,12 @@ PEERS = {
 
 @contextlib.contextmanager
 def contenders(
-    kinds: list[str], shape: str, folder: Path, length: int, budget: int = ARENA
+    kinds: list[str], shape: str, folder: Path, length: int, budget: int = ARENA, count: int = 1
 ) -> Iterator[dict[str, Contender]]:
     made: dict[str, Contender] = {}
     try:
         for kind in kinds:  # one after the other: they calibrate and measure as they start
-            made[kind] = Contender(kind, shape, folder, length, SMALL_ARENA if kind == "ours_small" else budget)
+            made[kind] = Contender(kind, shape, folder, count, length, SMALL_ARENA if kind == "ours_small" else budget)
         yield made
     finally:
         for one in made.values():
@@ -154,30 +153,6 @@ def least_memory(report: Report, peaks: dict[str, int], results: dict[int, dict[
     )  # fmt: skip
 
 
-# Training
-
-
-def training(report: Report, folder: Path, shape: str, length: int, rounds: int) -> None:
-    with contenders(["train"], shape, folder, length, 0) as one:
-        one["train"].run()
-        one["train"].run()
-        peak = one["train"].peak()
-        for id, share, bar in (("train50", 0.5, "<= 1.15"), ("train30", 0.3, "<= 1.5")):
-            with contenders(["train_ours"], shape, folder, length, int(peak * share)) as ours:
-                seconds = in_turn({"plain": one["train"].run, "ours": ours["train_ours"].run}, rounds)
-                facts, used = ours["train_ours"].facts(), ours["train_ours"].peak()
-            mine, theirs = min(seconds["ours"]), min(seconds["plain"])
-            report.add(
-                Row(
-                    f"offload.{id}", f"{SHAPES[shape]}, a step of AdamW, {length} tokens, {share:.0%} of the memory",
-                    mine / theirs, "x", "plain torch", theirs / mine, spread(seconds["ours"]),
-                    statistics.median(seconds["ours"]), p99(seconds["ours"]), bar,
-                    f"{mine:.3f} and {theirs:.3f} s; predicted {facts['predicted']:.3f}; plain takes "
-                    f"{format_size(peak)}, ours {format_size(facts['peak'])} by plan, {format_size(used)} resident",
-                )
-            )  # fmt: skip
-
-
 def main() -> None:
     args = arguments(__doc__ or "", with_peers=True)
     report = Report("Offload: models larger than their memory")
@@ -192,10 +167,6 @@ def main() -> None:
         shape = "quick" if args.quick else "full"
         write_checkpoint(SHAPES[shape], folder / "checkpoint")
         running(report, folder, shape, 3 if args.quick else 8, peers)
-        status.update("training...")
-        training(report, folder, "train_quick" if args.quick else "train", 256, 2 if args.quick else 4)
-        status.update("predicting...")
-        predicting(report, folder, args.quick)
     report.finish(args.json)
 
 

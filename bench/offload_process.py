@@ -1,16 +1,14 @@
 """The processes of bench/offload.py: one contender each, so that its memory can be told from that of the others.
 
-They are forked from a process that has the libraries, which take long to import. What is in the page cache, and mapped
+What is in the page cache, and mapped
 by nobody, is not counted as memory of a contender.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
-import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -63,10 +61,10 @@ def forward(model: Any, ids: Any) -> Any:
 # Running
 
 
-def ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """From a packed file past the page cache: cold each time."""
     rates = calibrate(folder)
-    inputs = {"input_ids": ids_of(shape, length), "use_cache": False}
+    inputs = {"input_ids": ids, "use_cache": False}
     plan = offload.plan(empty_model(shape).eval(), inputs, budget, fabric=rates, cache=False)
     run = plan.load(folder / "checkpoint", folder=folder)
     times = plan.plan.times
@@ -75,21 +73,19 @@ def ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
     return lambda: run(**inputs)
 
 
-def memory(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def memory(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """All weights in memory: what is computed, without transfers."""
     load_file = importlib.import_module("safetensors.torch").load_file
     model = empty_model(shape).eval()
     weights = load_file(folder / "checkpoint" / "model.safetensors")
     model.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)
     del weights
-    ids = ids_of(shape, length)
     return lambda: forward(model, ids)
 
 
-def mapped(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def mapped(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """safetensors as it is: weights are the file's pages, read when they are touched."""
     load_file = importlib.import_module("safetensors.torch").load_file
-    ids = ids_of(shape, length)
 
     def run() -> None:
         model = empty_model(shape).eval()
@@ -99,7 +95,7 @@ def mapped(shape: Shape, folder: Path, length: int, budget: int) -> Run:
     return run
 
 
-def accelerate_disk(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def accelerate_disk(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """disk_offload: a file for each weight, which is read before its module runs."""
     accelerate = importlib.import_module("accelerate")
     model = empty_model(shape).eval()
@@ -109,11 +105,10 @@ def accelerate_disk(shape: Shape, folder: Path, length: int, budget: int) -> Run
         accelerate.utils.offload_state_dict(weights, load_file(folder / "checkpoint" / "model.safetensors"))
         os.sync()
     accelerate.disk_offload(model, weights, execution_device=torch.device("cpu"))
-    ids = ids_of(shape, length)
     return lambda: forward(model, ids)
 
 
-def accelerate_safetensors(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def accelerate_safetensors(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """The checkpoint where it is, read tensor by tensor before a module runs."""
     accelerate = importlib.import_module("accelerate")
     names = [name for name, _ in empty_model(shape).named_parameters()]
@@ -124,18 +119,17 @@ def accelerate_safetensors(shape: Shape, folder: Path, length: int, budget: int)
     accelerate.hooks.attach_align_device_hook(
         model, execution_device=torch.device("cpu"), offload=True, weights_map=loader
     )
-    ids = ids_of(shape, length)
     return lambda: forward(model, ids)
 
 
 # Training
 
 
-def train(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def train(shape: Shape, folder: Path, ids: Any, budget: int, prepare: Callable[[Any], object] = id) -> Run:
     """As torch does it, AdamW, everything in memory; gradients are given back after each step."""
     model = random_model(shape).train()
+    prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    ids = ids_of(shape, length)
 
     def run() -> None:
         optimizer.zero_grad()
@@ -145,13 +139,24 @@ def train(shape: Shape, folder: Path, length: int, budget: int) -> Run:
     return run
 
 
-def train_ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
+def train_checkpointed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
+    """As train, but of each layer only the input is kept: the rest is computed again in the backward pass."""
+    return train(shape, folder, ids, budget, lambda model: model.gradient_checkpointing_enable())
+
+
+def train_min_cut(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
+    """As train, captured by torch.compile, whose partitioner keeps half of the bytes and computes the rest again."""
+    config: Any = importlib.import_module("torch._functorch.config")
+    config.activation_memory_budget = 0.5
+    return train(shape, folder, ids, budget, lambda model: model.compile(backend="aot_eager_decomp_partition"))
+
+
+def train_ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     rates = calibrate(folder)
     model = random_model(shape).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    ids = ids_of(shape, length)
     inputs = {"input_ids": ids, "labels": ids, "use_cache": False}
-    limit = 20.0 if shape.nbytes > 1 << 28 else 3.0
+    limit = 20.0 if shape.nbytes > 1 << 28 else 1.0
     plan = offload.plan(model, inputs, budget, optimizer=optimizer, fabric=rates, time_limit=limit, cache=False)
     run = plan.load(model, folder=folder)
     del model, optimizer
@@ -163,7 +168,7 @@ def train_ours(shape: Shape, folder: Path, length: int, budget: int) -> Run:
     return lambda: run(**inputs)
 
 
-KINDS: dict[str, Callable[[Shape, Path, int, int], Run]] = {
+KINDS: dict[str, Callable[[Shape, Path, Any, int], Run]] = {
     "ours": ours,
     "ours_small": ours,
     "memory": memory,
@@ -171,22 +176,37 @@ KINDS: dict[str, Callable[[Shape, Path, int, int], Run]] = {
     "accelerate_disk": accelerate_disk,
     "accelerate_safetensors": accelerate_safetensors,
     "train": train,
+    "train_checkpointed": train_checkpointed,
+    "train_min_cut": train_min_cut,
     "train_ours": train_ours,
 }
 COLD = ("mapped", "accelerate_disk", "accelerate_safetensors")  # what reads through the page cache
 
 
-def serve(kind: str, shape: str, folder: Path, length: int, budget: int, asked: Connection) -> None:
+def warm_up(with_ours: bool, folder: Path) -> None:
+    """Takes what libraries take once."""
+    shape = SHAPES["warm"]
+    ids = ids_of(shape, 1, 8)
+    train(shape, folder, ids, 0)()
+    if with_ours:
+        lane = offload.Lane(1e9)
+        model = random_model(shape).train()
+        optimizer, inputs = torch.optim.AdamW(model.parameters()), {"input_ids": ids, "labels": ids, "use_cache": False}
+        rates = offload.Rates(lane, lane, lane, lane)
+        plan = offload.plan(model, inputs, 1 << 20, optimizer=optimizer, fabric=rates, time_limit=0.2, cache=False)
+        with plan.load(model, folder=folder) as run:
+            run(**inputs)
+
+
+def serve(kind: str, shape: str, folder: Path, count: int, length: int, budget: int, asked: Connection) -> None:
     """In the process. "run": seconds of one run, from cold flash; "peak": most resident bytes since the model was
     loaded, beyond those of the libraries alone; "facts": what the contender says of itself."""
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    warm = train_ours if KINDS[kind] in (ours, train_ours) else train
-    warm(SHAPES["warm"], folder, 8, 1 << 28)()  # what libraries take once
-    FACTS.clear()
+    warm_up(KINDS[kind] in (ours, train_ours), folder)
     settle()
     before = resident("VmRSS")
-    run = KINDS[kind](SHAPES[shape], folder, length, budget)
+    run = KINDS[kind](SHAPES[shape], folder, ids_of(SHAPES[shape], count, length), budget)
     settle()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
     asked.send("ready")
@@ -197,38 +217,3 @@ def serve(kind: str, shape: str, folder: Path, length: int, budget: int, asked: 
             asked.send(timed(run))
         else:
             asked.send(resident("VmHWM") - before if question == "peak" else FACTS)
-
-
-class Contender:
-    """One process."""
-
-    def __init__(self, kind: str, shape: str, folder: Path, length: int, budget: int = 0) -> None:
-        server = multiprocessing.get_context("forkserver")
-        here = str(Path(__file__).parent)
-        if here not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # where the server finds what to preload
-            os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        server.set_forkserver_preload([__name__])
-        self._asks, asked = server.Pipe()
-        self._process = server.Process(target=serve, args=(kind, shape, folder, length, budget, asked), daemon=True)
-        self._process.start()
-        asked.close()
-        self._asks.recv()
-
-    def run(self) -> float:
-        return float(self._ask("run"))
-
-    def peak(self) -> int:
-        return int(self._ask("peak"))
-
-    def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("facts")
-        return found
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended by itself, and said why
-            self._asks.send("end")
-        self._process.join()
-
-    def _ask(self, question: str) -> Any:
-        self._asks.send(question)
-        return self._asks.recv()

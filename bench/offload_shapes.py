@@ -1,13 +1,13 @@
-"""The models of bench/offload.py: shapes, with random weights, or with none."""
+"""The models of bench/offload.py: shapes, with random weights, or with none.
+
+Nothing is imported before it is needed: torch takes seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Shape:
 
     @property
     def config(self) -> Any:
+        from transformers import LlamaConfig
+
         return LlamaConfig(
             hidden_size=self.hidden,
             num_hidden_layers=self.layers,
@@ -43,17 +45,21 @@ SHAPES = {
     "full": Shape(1536, 11, 4224),
     "quick": Shape(1536, 4, 4224),
     "warm": Shape(128, 1, 256, 64),
-    "train": Shape(1024, 8, 2816),
-    "train_quick": Shape(512, 4, 1408, 2048),
+    "train_quick": Shape(1024, 2, 2816, 2048),
 }
 
 
-def ids_of(shape: Shape, length: int) -> Any:
-    return torch.randint(0, shape.vocabulary, (1, length), generator=torch.Generator().manual_seed(1))
+def ids_of(shape: Shape, count: int, length: int) -> Any:
+    import torch
+
+    return torch.randint(0, shape.vocabulary, (count, length), generator=torch.Generator().manual_seed(1))
 
 
 def empty_model(shape: Shape) -> Any:
     """Without weights; what it can compute itself is there."""
+    import torch
+    from transformers import LlamaForCausalLM
+
     with torch.device("meta"):
         model = LlamaForCausalLM(shape.config)
     model.model.rotary_emb = type(model.model.rotary_emb)(shape.config)
@@ -67,6 +73,8 @@ def random_model(shape: Shape) -> Any:
 
 
 def random_tensor(like: Any) -> Any:
+    import torch
+
     made = torch.empty(like.shape)
     return made.fill_(1.0) if made.dim() == 1 else made.uniform_(-0.03, 0.03)
 

@@ -1,0 +1,55 @@
+"""A contender of bench/offload.py: a process of its own, forked from one that has the libraries.
+
+Those take long to import, so that is done once, and not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+def serve(kind: str, shape: str, folder: Path, count: int, length: int, budget: int, asked: Connection) -> None:
+    importlib.import_module("offload_process").serve(kind, shape, folder, count, length, budget, asked)
+
+
+class Contender:
+    """One process, for `count` texts of `length` tokens."""
+
+    def __init__(self, kind: str, shape: str, folder: Path, count: int, length: int, budget: int = 0) -> None:
+        server = multiprocessing.get_context("forkserver")
+        here = str(Path(__file__).parent)
+        if here not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # where the server finds what to preload
+            os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        server.set_forkserver_preload(["offload_process"])
+        self._asks, asked = server.Pipe()
+        self._process = server.Process(
+            target=serve, args=(kind, shape, folder, count, length, budget, asked), daemon=True
+        )
+        self._process.start()
+        asked.close()
+        self._asks.recv()
+
+    def run(self) -> float:
+        return float(self._ask("run"))
+
+    def peak(self) -> int:
+        return int(self._ask("peak"))
+
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("facts")
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself, and said why
+            self._asks.send("end")
+        self._process.join()
+
+    def _ask(self, question: str) -> Any:
+        self._asks.send(question)
+        return self._asks.recv()

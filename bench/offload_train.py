@@ -1,0 +1,119 @@
+"""Training within a budget, against plain torch and recomputation.
+
+All on two threads, in float32, AdamW. `offload.train` is a step within a share of the memory that plain torch takes for
+it. `offload.utilisation` compares samples per second at one budget, which is what checkpointed layers take for a batch
+beside weights, gradients and states: ours has these on flash, so that a larger batch fits. The curve has a step's
+seconds by budget, and beside it what checkpointing and torch's min-cut partitioner (by its `activation_memory_budget`,
+without a compiler of kernels) take for a step and for memory; it is left out of quick runs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+import page_cache
+from offload import contenders, in_turn, spread
+from offload_shapes import SHAPES
+from openshelf.space import format_size
+from side_by_side import Report, Row, arguments, p99
+
+SHARES = (("train50", 0.5, "<= 1.15"), ("train30", 0.3, "<= 1.5"))
+CURVE = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2)
+LENGTH = 256
+BESIDE = 40 << 20  # what a process of ours has beside its arena: plans, programs, buffers of libraries
+
+
+def training(report: Report, folder: Path, shape: str, rounds: int) -> int:
+    """The rows of both shares; returns what plain torch takes."""
+    with contenders(["train"], shape, folder, LENGTH) as one:
+        one["train"].run()
+        one["train"].run()
+        peak = one["train"].peak()
+        for id, share, bar in SHARES:
+            with contenders(["train_ours"], shape, folder, LENGTH, int(peak * share)) as ours:
+                seconds = in_turn({"plain": one["train"].run, "ours": ours["train_ours"].run}, rounds)
+                facts, used = ours["train_ours"].facts(), ours["train_ours"].peak()
+            mine, theirs = min(seconds["ours"]), min(seconds["plain"])
+            report.add(
+                Row(
+                    f"offload.{id}", f"{SHAPES[shape]}, a step of AdamW, {LENGTH} tokens, {share:.0%} of the memory",
+                    mine / theirs, "x", "plain torch", theirs / mine, spread(seconds["ours"]),
+                    statistics.median(seconds["ours"]), p99(seconds["ours"]), bar,
+                    f"{mine:.3f} and {theirs:.3f} s; predicted {facts['predicted']:.3f}; plain takes "
+                    f"{format_size(peak)}, ours {format_size(facts['peak'])} by plan, {format_size(used)} resident",
+                )
+            )  # fmt: skip
+    return peak
+
+
+def utilisation(report: Report, folder: Path, shape: str, few: int, rounds: int) -> None:
+    many = 4 * few
+    with contenders(["train_checkpointed"], shape, folder, LENGTH, count=few) as there:
+        theirs = there["train_checkpointed"]
+        theirs.run()
+        theirs.run()
+        budget = theirs.peak()
+        with contenders(["train_ours"], shape, folder, LENGTH, budget - BESIDE, many) as ours:
+            seconds = in_turn({"ours": ours["train_ours"].run, "theirs": theirs.run}, rounds)
+            used = ours["train_ours"].peak()
+    mine, other = many / min(seconds["ours"]), few / min(seconds["theirs"])
+    report.add(
+        Row(
+            "offload.utilisation", f"{SHAPES[shape]}, samples of {LENGTH} tokens a second within {format_size(budget)}",
+            mine / other, "x", "checkpointed layers", mine / other,
+            spread(seconds["ours"]), statistics.median(seconds["ours"]), p99(seconds["ours"]), ">= 1.10",
+            f"batches of {many} and {few}: {mine:.3f} and {other:.3f} a second; ours takes {format_size(used)}",
+        )
+    )  # fmt: skip
+
+
+def curve(report: Report, folder: Path, shape: str, plain: int, rounds: int) -> None:
+    """Seconds of a step by memory: ours at shares of what plain torch takes, others where they come out."""
+    for kind, name in (
+        ("train_checkpointed", "checkpointed layers"),
+        ("train_min_cut", "min-cut, half of the activations"),
+    ):
+        with contenders([kind], shape, folder, LENGTH) as there:
+            seconds = in_turn({kind: there[kind].run}, rounds)[kind]
+            report.add(point(f"offload.curve_{kind[6:]}", shape, seconds, there[kind].peak(), plain, name))
+    for share in CURVE:
+        with contenders(["train_ours"], shape, folder, LENGTH, int(plain * share)) as there:
+            seconds = in_turn({"ours": there["train_ours"].run}, rounds)["ours"]
+            report.add(point(f"offload.curve{share:.0%}"[:-1], shape, seconds, there["train_ours"].peak(), plain, ""))
+
+
+def point(id: str, shape: str, seconds: list[float], peak: int, plain: int, peer: str) -> Row:
+    case = f"{SHAPES[shape]}, seconds of a step, {peak / plain:.0%} of the memory of plain torch"
+    return Row(
+        id, case, min(seconds), "s", peer, None, spread(seconds), statistics.median(seconds), p99(seconds),
+        note=f"{format_size(peak)} resident",
+    )  # fmt: skip
+
+
+def main() -> None:
+    args = arguments(__doc__ or "")
+    report = Report("Offload: training within a budget")
+    with (
+        tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as at,
+        Console(stderr=True).status("") as status,
+    ):
+        folder = Path(at)
+        os.environ["OPENSHELF_CACHE"] = os.environ["XDG_CACHE_HOME"] = at
+        shape, rounds = ("train_quick", 2) if args.quick else ("full", 4)
+        status.update("training...")
+        plain = training(report, folder, shape, rounds)
+        status.update("as many samples as fit...")
+        utilisation(report, folder, "train_quick", 1 if args.quick else 2, 2)
+        if not args.quick:
+            status.update("budgets...")
+            curve(report, folder, shape, plain, 2)
+    report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()
