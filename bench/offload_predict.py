@@ -6,12 +6,15 @@ needs if nothing moves, or the least that works where that is more.
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -25,11 +28,12 @@ from transformers import (
     ViTForImageClassification,
 )
 
+import page_cache
 from openshelf import offload
 from openshelf.offload._calibrate import calibrate
 from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._plan import make_plan
-from side_by_side import Report, Row
+from side_by_side import Report, Row, arguments
 
 VOCABULARY = 4096
 
@@ -87,3 +91,19 @@ def predicting(report: Report, folder: Path, quick: bool) -> None:
             statistics.median(errors), "", "the run", None, None, max(errors), None, "<= 0.10", "; ".join(notes),
         )
     )  # fmt: skip
+
+
+def main() -> None:
+    args = arguments(__doc__ or "")
+    report = Report("Offload: predicted against measured")
+    with (
+        tempfile.TemporaryDirectory(dir=page_cache.disk(), prefix="openshelf-bench-") as at,
+        Console(stderr=True).status("predicting..."),
+    ):
+        os.environ["OPENSHELF_CACHE"] = os.environ["XDG_CACHE_HOME"] = at
+        predicting(report, Path(at), args.quick)
+    report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()

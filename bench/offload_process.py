@@ -53,6 +53,11 @@ def timed(work: Run) -> float:
     return time.perf_counter() - started
 
 
+def search_s(shape: Shape) -> float:
+    """How long to look for a better plan: quick runs have small shapes."""
+    return 10.0 if shape.nbytes > 1 << 30 else 1.0
+
+
 def forward(model: Any, ids: Any) -> Any:
     with torch.no_grad():
         return model(ids, use_cache=False).logits
@@ -65,7 +70,9 @@ def ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     """From a packed file past the page cache: cold each time."""
     rates = calibrate(folder)
     inputs = {"input_ids": ids, "use_cache": False}
-    plan = offload.plan(empty_model(shape).eval(), inputs, budget, fabric=rates, cache=False)
+    plan = offload.plan(
+        empty_model(shape).eval(), inputs, budget, fabric=rates, time_limit=search_s(shape), cache=False
+    )
     run = plan.load(folder / "checkpoint", folder=folder)
     times = plan.plan.times
     FACTS.update(predicted=times.seconds, compute=times.compute, peak=plan.peak, slowdown=rates.slowdown)
@@ -156,8 +163,9 @@ def train_ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     model = random_model(shape).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs = {"input_ids": ids, "labels": ids, "use_cache": False}
-    limit = 20.0 if shape.nbytes > 1 << 28 else 1.0
-    plan = offload.plan(model, inputs, budget, optimizer=optimizer, fabric=rates, time_limit=limit, cache=False)
+    plan = offload.plan(
+        model, inputs, budget, optimizer=optimizer, fabric=rates, time_limit=search_s(shape), cache=False
+    )
     run = plan.load(model, folder=folder)
     del model, optimizer
     times = plan.plan.times

@@ -43,7 +43,7 @@ class Shape:
 
 SHAPES = {
     "full": Shape(1536, 11, 4224),
-    "quick": Shape(1536, 4, 4224),
+    "quick": Shape(1536, 3, 4224),
     "warm": Shape(128, 1, 256, 64),
     "train_quick": Shape(1024, 2, 2816, 2048),
 }

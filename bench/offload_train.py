@@ -32,7 +32,6 @@ def training(report: Report, folder: Path, shape: str, rounds: int) -> int:
     """The rows of both shares; returns what plain torch takes."""
     with contenders(["train"], shape, folder, LENGTH) as one:
         one["train"].run()
-        one["train"].run()
         peak = one["train"].peak()
         for id, share, bar in SHARES:
             with contenders(["train_ours"], shape, folder, LENGTH, int(peak * share)) as ours:
@@ -108,7 +107,7 @@ def main() -> None:
         status.update("training...")
         plain = training(report, folder, shape, rounds)
         status.update("as many samples as fit...")
-        utilisation(report, folder, "train_quick", 1 if args.quick else 2, 2)
+        utilisation(report, folder, "train_quick", 1 if args.quick else 2, 1 if args.quick else 4)
         if not args.quick:
             status.update("budgets...")
             curve(report, folder, shape, plain, 2)
