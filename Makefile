@@ -103,15 +103,28 @@ bench-hosts-peers: $(VENV)/.built $(VENV)/.test
 	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
 	$(BIN)/python bench/hosts.py
 
-# Offload needs torch, which is among the test requirements. Peers that are missing are skipped; accelerate is installed
-# without its requirements, so that torch stays as it is.
+# Offload needs torch, which is among the test requirements. Peers that are missing are skipped; they have an environment
+# of their own, which sees the other one, and come without their requirements, so that torch stays as it is.
 bench-offload: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/offload.py
+	$(BIN)/python bench/offload_train.py
+	$(BIN)/python bench/offload_decode.py
+	$(BIN)/python bench/offload_predict.py
 
-bench-offload-peers: $(VENV)/.built $(VENV)/.test
-	$(BIN)/pip install -q psutil
-	$(BIN)/pip install -q --no-deps accelerate==1.15.0
-	$(BIN)/python bench/offload.py
+OFFLOAD_PEERS := build/offload-peers-venv
+$(OFFLOAD_PEERS)/.built: bench/offload_peers.txt $(VENV)/.built $(VENV)/.test
+	$(PYTHON) -m venv $(OFFLOAD_PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(OFFLOAD_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
+	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/offload_peers.txt
+	$(OFFLOAD_PEERS)/bin/pip install -q --no-deps accelerate==1.15.0
+	DS_ACCELERATOR=cpu $(OFFLOAD_PEERS)/bin/pip install -q --no-deps --no-build-isolation deepspeed==0.18.2
+	touch $@
+
+bench-offload-peers: $(OFFLOAD_PEERS)/.built
+	test -e /usr/include/libaio.h || { apt-get update -qq && apt-get install -y -qq libaio-dev; }
+	$(OFFLOAD_PEERS)/bin/python bench/offload.py
+	$(OFFLOAD_PEERS)/bin/python bench/offload_train.py
 
 # vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
 VLLM := build/vllm-venv

@@ -3,8 +3,8 @@
 All on two threads, in float32. Every contender is a process of its own; they run in turn, and the best of some rounds
 counts. Ours reads past the page cache; what others read is taken out of it before each run. `offload.bound` is how
 many times longer a run takes than the longer of its two parts: computing with all weights in memory, and reading the
-packed bytes with four threads and O_DIRECT. `make bench-offload-peers` installs accelerate; a peer that is absent is
-skipped with the reason.
+packed bytes with four threads and O_DIRECT. `make bench-offload-peers` installs accelerate and DeepSpeed; a peer that
+is absent is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ PEERS = {
     "accelerate_disk": "accelerate disk_offload",
     "accelerate_safetensors": "accelerate, safetensors",
     "mapped": "safetensors mmap",
+    "deepspeed": "DeepSpeed ZeRO-3, NVMe",
 }
+LIBRARIES = {"mapped": "safetensors", "deepspeed": "deepspeed"}  # all others are accelerate's
+BARS = {"offload.x_deepspeed16": ">= 1.0", "offload.x_deepspeed256": ">= 1.15"}
 
 
 @contextlib.contextmanager
@@ -55,7 +58,8 @@ def absent(kinds: list[str]) -> dict[str, str]:
     found = {}
     for kind in kinds:
         try:
-            needs("accelerate" if kind.startswith("accelerate") else "safetensors", kind.split("_")[0])
+            library = LIBRARIES.get(kind, "accelerate")
+            needs(library, library)
         except Absent as reason:
             found[kind] = str(reason)
     return found
@@ -83,7 +87,8 @@ def running(report: Report, folder: Path, shape: str, rounds: int, peers: list[s
         results[length] = seconds
         against_bound(report, shape, length, seconds, facts, nbytes)
         for kind in present:
-            report.add(faster(f"offload.x_{kind}{length}", shape, str(length), {length: seconds}, [kind]))
+            id = f"offload.x_{kind}{length}"
+            report.add(faster(id, shape, str(length), {length: seconds}, [kind], BARS.get(id, "")))
     for kind, reason in missing.items():
         report.add(Row(f"offload.x_{kind}", "", None, "x", PEERS[kind], None, None, note=f"skipped: {reason}"))
     if ways := [kind for kind in present if kind.startswith("accelerate")]:

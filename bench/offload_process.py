@@ -129,6 +129,10 @@ def accelerate_safetensors(shape: Shape, folder: Path, ids: Any, budget: int) ->
     return lambda: forward(model, ids)
 
 
+def deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
+    return importlib.import_module("offload_deepspeed").running(shape, folder, ids, budget)  # type: ignore[no-any-return]
+
+
 # Training
 
 
@@ -158,6 +162,10 @@ def train_min_cut(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     return train(shape, folder, ids, budget, lambda model: model.compile(backend="aot_eager_decomp_partition"))
 
 
+def train_deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
+    return importlib.import_module("offload_deepspeed").training(shape, folder, ids, budget)  # type: ignore[no-any-return]
+
+
 def train_ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     rates = calibrate(folder)
     model = random_model(shape).train()
@@ -183,9 +191,11 @@ KINDS: dict[str, Callable[[Shape, Path, Any, int], Run]] = {
     "mapped": mapped,
     "accelerate_disk": accelerate_disk,
     "accelerate_safetensors": accelerate_safetensors,
+    "deepspeed": deepspeed,
     "train": train,
     "train_checkpointed": train_checkpointed,
     "train_min_cut": train_min_cut,
+    "train_deepspeed": train_deepspeed,
     "train_ours": train_ours,
 }
 COLD = ("mapped", "accelerate_disk", "accelerate_safetensors")  # what reads through the page cache

@@ -4,7 +4,7 @@ All on two threads, in float32, AdamW. `offload.train` is a step within a share 
 it. `offload.utilisation` compares samples per second at one budget, which is what checkpointed layers take for a batch
 beside weights, gradients and states: ours has these on flash, so that a larger batch fits. The curve has a step's
 seconds by budget, and beside it what checkpointing and torch's min-cut partitioner (by its `activation_memory_budget`,
-without a compiler of kernels) take for a step and for memory; it is left out of quick runs.
+without a compiler of kernels) take for a step and for memory. DeepSpeed and the curve are left out of quick runs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import page_cache
 from offload import contenders, in_turn, spread
 from offload_shapes import SHAPES
 from openshelf.space import format_size
+from peers import Absent, needs
 from side_by_side import Report, Row, arguments, p99
 
 SHARES = (("train50", 0.5, "<= 1.15"), ("train30", 0.3, "<= 1.5"))
 CURVE = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2)
+DEEPSPEED = "DeepSpeed ZeRO-3, all on NVMe, checkpointed layers"
 LENGTH = 256
 BESIDE = 40 << 20  # what a process of ours has beside its arena: plans, programs, buffers of libraries
 
@@ -71,6 +73,31 @@ def utilisation(report: Report, folder: Path, shape: str, few: int, rounds: int)
     )  # fmt: skip
 
 
+def against_deepspeed(report: Report, folder: Path, shape: str, rounds: int) -> None:
+    """Checkpointed layers, parameters and states on NVMe: a step of ours within the memory that it takes."""
+    try:
+        needs("deepspeed", "deepspeed")
+    except Absent as reason:
+        note = f"skipped: {reason}"
+        report.add(Row("offload.x_deepspeed_train", "", None, "x", DEEPSPEED, None, None, note=note))
+        return
+    with contenders(["train_deepspeed"], shape, folder, LENGTH) as there:
+        theirs = there["train_deepspeed"]
+        theirs.run()
+        budget = theirs.peak()
+        with contenders(["train_ours"], shape, folder, LENGTH, budget - BESIDE) as ours:
+            seconds = in_turn({"ours": ours["train_ours"].run, "theirs": theirs.run}, rounds)
+            used = ours["train_ours"].peak()
+    mine, other = min(seconds["ours"]), min(seconds["theirs"])
+    report.add(
+        Row(
+            "offload.x_deepspeed_train", f"{SHAPES[shape]}, a step of AdamW, {LENGTH} tokens, {format_size(budget)}",
+            other / mine, "x", DEEPSPEED, other / mine, spread(seconds["ours"]), statistics.median(seconds["ours"]),
+            p99(seconds["ours"]), "> 1", f"{mine:.3f} and {other:.3f} s; ours takes {format_size(used)}",
+        )
+    )  # fmt: skip
+
+
 def curve(report: Report, folder: Path, shape: str, plain: int, rounds: int) -> None:
     """Seconds of a step by memory: ours at shares of what plain torch takes, others where they come out."""
     for kind, name in (
@@ -109,6 +136,8 @@ def main() -> None:
         status.update("as many samples as fit...")
         utilisation(report, folder, "train_quick", 1 if args.quick else 2, 1 if args.quick else 4)
         if not args.quick:
+            status.update("DeepSpeed...")
+            against_deepspeed(report, folder, shape, 2)
             status.update("budgets...")
             curve(report, folder, shape, plain, 2)
     report.finish(args.json)
