@@ -71,7 +71,7 @@ def ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
     rates = calibrate(folder)
     inputs = {"input_ids": ids, "use_cache": False}
     plan = offload.plan(
-        empty_model(shape).eval(), inputs, budget, fabric=rates, time_limit=search_s(shape), cache=False
+        empty_model(shape).eval(), inputs, budget, stay=False, fabric=rates, time_limit=search_s(shape), cache=False
     )
     run = plan.load(folder / "checkpoint", folder=folder)
     times = plan.plan.times

@@ -41,12 +41,14 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def planned(model: Any, inputs: dict[str, Any], share: float, dram: int = 0, **more: Any) -> offload.ModelPlan:
+def planned(
+    model: Any, inputs: dict[str, Any], share: float, dram: int = 0, stay: bool = True, **more: Any
+) -> offload.ModelPlan:
     """With so much of what the model needs, or the least that works."""
     full = offload.plan(model, inputs, "1GiB", fabric=RATES, cache=False, time_limit=0.1, **more)
     known = lifetimes(full.captured.program)
     budget = max(int(known.live_peak * share), known.least)
-    made = make_plan(full.captured.program, budget, RATES, dram=dram, time_limit=0.3, cache=False)
+    made = make_plan(full.captured.program, budget, RATES, dram=dram, stay=stay, time_limit=0.3, cache=False)
     assert made.peak <= budget
     return offload.ModelPlan(full.captured, made, ((), inputs))
 
@@ -167,6 +169,26 @@ def test_neither_model_nor_optimizer_is_held() -> None:
         gc.collect()
         assert [one() for one in parameters] == [None] * len(parameters)
         assert run(**batch("llama")) is not None
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_state_is_complete_wherever_it_is(stay: bool, tmp_path: Path) -> None:
+    ours, plain = (one.train() for one in twins("llama"))
+    theirs = torch.optim.AdamW(plain.parameters(), lr=0.01, foreach=False)
+    optimizer = torch.optim.AdamW(ours.parameters(), lr=0.01, foreach=False)
+    plan = planned(ours, batch("llama"), 0.5, stay=stay, optimizer=optimizer)
+    assert bool(plan.plan.stays) == stay
+    with plan.load(ours) as run:
+        for seed in (1, 2):
+            run(**batch("llama", seed))
+            theirs.zero_grad()
+            plain(**batch("llama", seed)).loss.backward()
+            theirs.step()
+        assert same(run.state_dict().values(), [plain.state_dict()[name] for name in run.state_dict()])
+        run.save(tmp_path / "saved")
+        on = run(**batch("llama", 3))
+    with plan.load(tmp_path / "saved") as again:
+        assert same(again(**batch("llama", 3)), on)
 
 
 def test_plan_tells_what_it_does() -> None:

@@ -10,7 +10,8 @@ executor's own, all others are the Mover's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from openshelf.errors import BadInput
@@ -18,6 +19,7 @@ from openshelf.offload._call import View
 from openshelf.offload._captured import Captured
 from openshelf.offload._follow import follow
 from openshelf.offload._kernels import Instruction, instruction
+from openshelf.offload._stay_between import without
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.offload._torch import torch
 
@@ -42,13 +44,22 @@ class Moves(Protocol):
 class Executor:
     """Runs a captured program by a plan in an arena, a tensor of bytes that begins at a multiple of 64.
 
+    `stays` are storages that are in the arena from call to call, and where they are.
+
     Not thread-safe: there is one arena. `step` is what one call of the model, or one step of training, is.
     """
 
-    def __init__(self, captured: Captured, steps: Iterable[Step], arena: Any, mover: Moves) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        steps: Iterable[Step],
+        arena: Any,
+        mover: Moves,
+        stays: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         if arena.dtype != torch.uint8 or arena.dim() != 1 or arena.data_ptr() % 64:
             raise BadInput("an arena is a tensor of bytes, of one dimension, that begins at a multiple of 64")
-        self._captured, self._arena, self._mover = captured, arena, mover
+        self._captured, self._arena, self._mover, self._stays = captured, arena, mover, stays
         self._views: dict[tuple[int, View], Any] = {}
         self._inputs = {
             one.storage: one for inputs in captured.inputs for one in inputs.leaves if isinstance(one, View)
@@ -57,9 +68,8 @@ class Executor:
         self._handed: dict[int, Any] = {}
         self._reads = self._writes = 0
         self.begun = False  # a run, and it has not come to its end
-        self._instructions = [
-            made for one in follow(captured.program, steps, arena.numel()) for made in self._made(*one)
-        ]
+        program = without(captured.program, stays) if stays else captured.program
+        self._instructions = [made for one in follow(program, steps, arena.numel()) for made in self._made(*one)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result. For training: the loss, or a tuple of losses (and the gradients' norm, if clipped)."""
@@ -101,7 +111,7 @@ class Executor:
             room = step.offsets[-1] if self._captured.program.ops[step.op].workspace else 0
             made = instruction(
                 call,
-                lambda view: self._tensor(view, at[view.storage]),
+                lambda view: self._tensor(view, self._stays[s] if (s := view.storage) in self._stays else at[s]),
                 lambda dtype, count: self._scratch(dtype, count, room, self._captured.program.ops[step.op].workspace),
             )
             return [made] if made else []

@@ -34,6 +34,7 @@ def report(plan: Plan) -> str:
         f"  arena    {format_size(plan.peak)} of {format_size(plan.budget)}; "
         f"without moving {format_size(known.live_peak)}, the least {format_size(known.least)}",
         f"  homes    {format_size(in_dram)} in host memory of {format_size(plan.dram)}, the rest on flash",
+        f"  stays    {format_size(sum(known.sizes[s] for s in plan.stays))} from call to call",
         f"  time     {_seconds(times.seconds)}: computing {_seconds(times.compute)}, "
         f"waiting for transfers {_seconds(times.exposed)}",
         f"  moved    {'; '.join(moved) or 'nothing'}",
@@ -51,7 +52,8 @@ def report(plan: Plan) -> str:
         count = counts[storage.index]
         lines.append(
             f"    {storage.name:<{width}}  {format_size(storage.nbytes):>9}  {storage.kind}, "
-            f"home {plan.homes[storage.index]}, read {count['Prefetch']}x, stored {count['Store']}x"
+            f"home {plan.homes[storage.index]}, "
+            + ("stays" if storage.index in plan.stays else f"read {count['Prefetch']}x, stored {count['Store']}x")
         )
     return "\n".join(lines)
 
@@ -70,6 +72,8 @@ def explain(plan: Plan, s: int) -> str:
         + (f", from {_op(plan, uses[0].position)} to {_op(plan, uses[-1].position)}" if uses else ""),
         f"  to read it takes {_seconds(read)}, to store it {_seconds(write)}",
     ]
+    if s in plan.stays:
+        return "\n".join([*lines, f"  stays in the arena from call to call, at {plan.stays[s]}: it is read once"])
     maker = next((op for op in program.ops if s in op.makes), None)
     clock = [0.0]
     for op in program.ops:

@@ -145,6 +145,7 @@ def plan(
     micro: int = 1,
     clip: float | None = None,
     dram: str | int = 0,
+    stay: bool = True,
     fabric: str | Fabric | Rates = "local",
     time_limit: float = 10.0,
     cache: bool = True,
@@ -154,8 +155,9 @@ def plan(
     `inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or a tuple of both, like those of the calls
     to come; weights may be on the meta device. With `optimizer` (torch.optim SGD, Adam, AdamW) or `train` the plan is
     for whole steps of training; see `capture_training` for loss, micro and clip. `dram`: bytes of host memory, beside
-    the budget, for what is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is
-    measured in a second if it was never run. NoRoom names the least budget that works.
+    the budget, for what is not in use. `stay`: weights and states for which there is room stay in the arena from call
+    to call; without, every call begins with an empty one. `fabric`: what the machine is; "local" is what `openshelf
+    probe` found, or is measured in a second if it was never run. NoRoom names the least budget that works.
     """
     args, kwargs = _arguments(inputs)
     if optimizer is not None or train or loss is not None:
@@ -173,8 +175,8 @@ def plan(
             f"{format_size(outside)} beside it; the least that works is {known.least + outside} bytes"
         )
     made = make_plan(
-        captured.program, room - outside, _rates(fabric), dram=parse_size(dram) if dram else 0, time_limit=time_limit,
-        cache=cache,
+        captured.program, room - outside, _rates(fabric), dram=parse_size(dram) if dram else 0, stay=stay,
+        time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
 

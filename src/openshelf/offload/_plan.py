@@ -6,6 +6,7 @@ A value: it can be printed, kept as JSON, run in virtual time, and run for real,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openshelf.errors import BadInput, NoRoom, UnknownName
@@ -16,11 +17,13 @@ from openshelf.offload._lifetimes import ALIGNMENT, lifetimes, padded
 from openshelf.offload._program import Program
 from openshelf.offload._rates import Home, Rates
 from openshelf.offload._schedule import schedule
-from openshelf.offload._simulate import Times, simulate
+from openshelf.offload._simulate import Change, Times, simulate
+from openshelf.offload._stay_between import without
+from openshelf.offload._staying import choose_staying
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.space import format_size
 
-FORMAT = 1
+FORMAT = 2
 _KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
 
 
@@ -28,8 +31,9 @@ _KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
 class Plan:
     """Steps for a program within a budget. `peak` is the size of the arena, known before the run.
 
-    `homes` says for each storage whether its home is flash or host memory; `dram` bytes of that are allowed. `how` is
-    what was done to find the plan.
+    `homes` says for each storage whether its home is flash or host memory; `dram` bytes of that are allowed. `stays`
+    are storages that are in the arena from call to call, and where: steps do not mention them. `how` is what was done
+    to find the plan.
     """
 
     program: Program
@@ -41,6 +45,12 @@ class Plan:
     peak: int
     times: Times
     how: tuple[str, ...]
+    stays: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def moving(self) -> Program:
+        """The program as if it did not touch what stays."""
+        return without(self.program, self.stays) if self.stays else self.program
 
     def explain(self, name: str) -> str:
         """Why the storage of this name is where it is: its uses, what the choices cost, and what was chosen."""
@@ -52,7 +62,9 @@ class Plan:
 
     def timeline(self) -> Times:
         """The times again, with a span for everything that compute and each lane do."""
-        return simulate(self.program, self.steps, self.rates, self.homes, spans=True)
+        times = simulate(self.program, self.steps, self.rates, self.homes, spans=True)
+        there = tuple(Change(0.0, s, padded(self.program.storages[s].nbytes)) for s in self.stays)
+        return dataclasses.replace(times, peak=self.times.peak, changes=there + times.changes)
 
     def __str__(self) -> str:
         return report(self)
@@ -67,6 +79,7 @@ class Plan:
             "dram": self.dram,
             "homes": [home == "dram" for home in self.homes],
             "steps": [_numbers(step) for step in self.steps],
+            "stays": [[s, offset] for s, offset in self.stays.items()],
             "how": list(self.how),
         }
 
@@ -84,16 +97,26 @@ class Plan:
             steps = tuple(_step(numbers) for numbers in plain["steps"])
             if len(homes) != len(program.storages):
                 raise BadInput(f"a plan with homes for {len(homes)} storages of {len(program.storages)}")
-            check_steps(program, steps, plain["budget"])
-            return _plan(program, plain["budget"], rates, plain["dram"], homes, steps, tuple(plain["how"]))
+            stays = {int(s): int(offset) for s, offset in plain["stays"]}
+            _check(program, steps, plain["budget"], stays)
+            return _plan(program, plain["budget"], rates, plain["dram"], homes, steps, tuple(plain["how"]), stays)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise BadInput(f"not a plan of format {FORMAT}: {type(error).__name__}: {error}") from error
 
 
 def make_plan(
-    program: Program, budget: int, rates: Rates, *, dram: int = 0, time_limit: float = 20.0, cache: bool = True
+    program: Program,
+    budget: int,
+    rates: Rates,
+    *,
+    dram: int = 0,
+    stay: bool = False,
+    time_limit: float = 20.0,
+    cache: bool = True,
 ) -> Plan:
     """A plan that runs `program` in an arena of at most `budget` bytes, with `dram` bytes of host memory for homes.
+
+    With `stay`, what fits is in the arena from call to call.
 
     Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
     could be much better, which is much earlier for most. Plans are kept on disk, by program key, budget and rates;
@@ -109,14 +132,20 @@ def make_plan(
             f"a budget of {format_size(budget)} ({budget} bytes) is too small: operator {op.name!r}{where} needs "
             f"{format_size(known.least)} at once; the least that works is {known.least} bytes"
         )
-    asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram}
+    asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram, "stay": stay}
     if cache and program.key:
         found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
         if found is not None:
             return found
-    best, how = schedule(program, room, rates, dram, time_limit)
-    check_steps(program, best.steps, room)
-    plan = _plan(program, room, rates, dram, best.choice.homes, tuple(best.steps), tuple(how))
+    staying = choose_staying(program, room, rates, dram, time_limit / 3) if stay else []
+    left = room - sum(known.sizes[s] for s in staying)
+    best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit)
+    top = _peak(program, best.steps)
+    stays = {}
+    for s in staying:
+        stays[s], top = top, top + known.sizes[s]
+    _check(program, tuple(best.steps), room, stays)
+    plan = _plan(program, room, rates, dram, best.choice.homes, tuple(best.steps), tuple(how), stays)
     if cache and program.key:
         save_plain(asked, plan.to_plain())
     return plan
@@ -124,10 +153,18 @@ def make_plan(
 
 def _plan(
     program: Program, budget: int, rates: Rates, dram: int, homes: tuple[Home, ...], steps: tuple[Step, ...],
-    how: tuple[str, ...],
+    how: tuple[str, ...], stays: Mapping[int, int],
 ) -> Plan:  # fmt: skip
+    there = sum(padded(program.storages[s].nbytes) for s in stays)
+    times = simulate(program, steps, rates, homes)
+    times = dataclasses.replace(times, peak=times.peak + there)
+    return Plan(program, budget, rates, dram, homes, steps, _peak(program, steps, stays), times, how, stays)
+
+
+def _peak(program: Program, steps: Sequence[Step], stays: Mapping[int, int] | None = None) -> int:
+    """Where the last of all that is ever in the arena ends."""
     sizes = [padded(storage.nbytes) for storage in program.storages]
-    peak = 0
+    peak = max((offset + sizes[s] for s, offset in (stays or {}).items()), default=0)
     for step in steps:
         if isinstance(step, Prefetch):
             peak = max(peak, step.offset + sizes[step.storage])
@@ -137,7 +174,20 @@ def _plan(
             if op.workspace:
                 ends.append(step.offsets[-1] + padded(op.workspace))
             peak = max(peak, *ends)
-    return Plan(program, budget, rates, dram, homes, steps, peak, simulate(program, steps, rates, homes), how)
+    return peak
+
+
+def _check(program: Program, steps: Sequence[Step], budget: int, stays: Mapping[int, int]) -> None:
+    """Steps are right for all that moves, and end below what stays, none of which is where another is."""
+    end = _peak(program, steps)
+    for s, offset in sorted(stays.items(), key=lambda one: one[1]):
+        storage = program.storages[s]
+        if offset % ALIGNMENT or offset < end or not storage.given or storage.kind in ("input", "output"):
+            raise BadInput(f"not a plan for program {program.key!r}: {storage.name} cannot stay at {offset}")
+        end = offset + padded(storage.nbytes)
+    if end > budget:
+        raise BadInput(f"not a plan for program {program.key!r}: what stays ends at {end}, the arena at {budget}")
+    check_steps(without(program, stays) if stays else program, steps, budget)
 
 
 def _numbers(step: Step) -> list[int]:

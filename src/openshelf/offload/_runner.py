@@ -49,7 +49,7 @@ class Runner:
     ) -> None:
         self._captured, self._plan, self._packed = captured, plan, packed
         self._resumed = STEP in packed.tensors
-        changed = {one for op in plan.program.ops for one in op.changes}
+        changed = {one for op in plan.moving.ops for one in op.changes}
         stored = {step.storage for step in plan.steps if isinstance(step, Store)}
         self._homes = Homes(folder, _dram(plan, stored))
         shared = shared_of(packed) if share else None
@@ -58,9 +58,13 @@ class Runner:
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
         self._arena = arena or DeviceArena(max(plan.peak, 4096))
-        bytes_ = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
+        self._bytes = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
         self._mover = Mover(self._homes, self._arena)
-        self._executor: Executor | None = Executor(captured, plan.steps, bytes_, self._mover)
+        self._executor: Executor | None = Executor(captured, plan.steps, self._bytes, self._mover, plan.stays)
+        for index, offset in plan.stays.items():
+            self._mover.begin_read(index, offset)
+        for index in plan.stays:
+            self._mover.wait(index)
         if captured.updates is not None and self._resumed:
             captured.updates.step = int(self._homes_value(packed, STEP).view(torch.int64)[0])
 
@@ -98,7 +102,7 @@ class Runner:
         path = Path(path)
         tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
         for storage, (name, state) in self._captured.states.items():
-            tensors[f"{STATE}{name}:{state}"] = torch.from_numpy(self._homes.value(storage))
+            tensors[f"{STATE}{name}:{state}"] = self._value(storage)
         updates = self._captured.updates
         tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
         pack_state(tensors, folder=path.parent, name=path.name)
@@ -159,8 +163,15 @@ class Runner:
         return torch.from_numpy(homes.value(0))
 
     def _tensor(self, view: View) -> Any:
-        found = torch.from_numpy(self._homes.value(view.storage)).view(view.dtype)
+        found = self._value(view.storage).view(view.dtype)
         return torch.as_strided(found, view.shape, view.strides, view.offset)
+
+    def _value(self, storage: int) -> Any:
+        """A copy of its bytes as they are now: in the arena if it stays there, else at home."""
+        offset = self._plan.stays.get(storage)
+        if offset is None:
+            return torch.from_numpy(self._homes.value(storage))
+        return self._bytes[offset : offset + self._plan.program.storages[storage].nbytes].clone()
 
 
 def _dram(plan: Plan, stored: set[int]) -> int:
