@@ -13,6 +13,7 @@ from openshelf.fabric._model import (
     PageFigures,
     Place,
 )
+from openshelf.fabric._network import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric._probe import probe
 from openshelf.fabric._probe_effort import FULL, QUICK, Effort
 
@@ -26,11 +27,15 @@ __all__ = [
     "Figure",
     "Gemm",
     "Link",
+    "LinkClass",
     "LoadPoint",
     "LoadedLatency",
+    "Network",
     "PageFigures",
     "Place",
+    "Semantics",
     "Step",
+    "SwitchClass",
     "local_path",
     "presets",
     "probe",
