@@ -127,7 +127,7 @@ MISTAKES = {
     "no such generator": ("  leaf_spine:", "  leaf_spin:", "line 20, column 3: .*mean 'leaf_spine'"),
     "too few ports": ("endpoints_per_leaf: 16", "endpoints_per_leaf: 99", "line 21, column 5: .*ports"),
     "a missing parameter": ("    spines: 2\n", "", "line 21, column 5: .*'spines' is missing"),
-    "a negative parameter": ("spines: 2", "spines: -2", "line 23, column 13: .*above 0, -2 came"),
+    "a negative parameter": ("spines: 2", "spines: -2", "line 23, column 13: .*at least 0, -2 came"),
     "two generators": (
         "  leaf_spine:",
         "  ring: {endpoints: 3, link: cable}\n  leaf_spine:",

@@ -1,10 +1,14 @@
-"""The hardware as data: places, links, compute; measured by a probe, priced by one cost model."""
+"""The hardware as data: places, links, compute, networks; measured by a probe, priced by one cost model."""
 
+from openshelf.fabric._bill import Bill, Item, bill
 from openshelf.fabric._cost import Cost, Step
 from openshelf.fabric._fabric import Fabric
 from openshelf.fabric._files import local_path, presets
+from openshelf.fabric._media import Medium, media
 from openshelf.fabric._model import (
     Compute,
+    Efficiency,
+    EfficiencyPoint,
     Figure,
     Gemm,
     Link,
@@ -16,27 +20,51 @@ from openshelf.fabric._model import (
 from openshelf.fabric._network import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric._probe import probe
 from openshelf.fabric._probe_effort import FULL, QUICK, Effort
+from openshelf.fabric._protocols import Framing, MemoryProtocol, MessageProtocol, Protocols, protocols, semantics
+from openshelf.fabric._summary import differences, summary, used_figures
+from openshelf.fabric._topology import Topology
+from openshelf.fabric._wires import Switch, Wire, switches
 
 __all__ = [
     "FULL",
     "QUICK",
+    "Bill",
     "Compute",
     "Cost",
+    "Efficiency",
+    "EfficiencyPoint",
     "Effort",
     "Fabric",
     "Figure",
+    "Framing",
     "Gemm",
+    "Item",
     "Link",
     "LinkClass",
     "LoadPoint",
     "LoadedLatency",
+    "Medium",
+    "MemoryProtocol",
+    "MessageProtocol",
     "Network",
     "PageFigures",
     "Place",
+    "Protocols",
     "Semantics",
     "Step",
+    "Switch",
     "SwitchClass",
+    "Topology",
+    "Wire",
+    "bill",
+    "differences",
     "local_path",
+    "media",
     "presets",
     "probe",
+    "protocols",
+    "semantics",
+    "summary",
+    "switches",
+    "used_figures",
 ]

@@ -208,6 +208,7 @@ class Compute(Checked):
     gemm: tuple[Gemm, ...] = ()
     power_w: Figure | None = None
     price_usd: Figure | None = None
+    failures_fit: Figure | None = None
 
     def problems(self) -> list[Problem]:
         found = super().problems()

@@ -104,7 +104,7 @@ def _field(name: str, hint: Any, default: Any) -> tuple[str, Any, Any]:
     elif is_dataclass(hint):
         hint = _parameters(cast(type, hint).__name__, cast(type, hint), cast(type, hint).__doc__)
     elif hint in (int, float):
-        rules = zero_or_more if default == 0 else above_zero
+        rules = zero_or_more  # what is too little the generator says
     return name, hint, field(default=default, metadata=rules)
 
 

@@ -55,6 +55,7 @@ class Switch(Checked):
     latency_s: Figure | None = None
     power_w: Figure | None = None
     price_usd: Figure | None = None
+    failures_fit: Figure | None = None
     reconfiguration_s: Figure | None = None
     forwarding: Literal["cut-through", "store-and-forward"] = "cut-through"
 

@@ -1,0 +1,177 @@
+"""openshelf fabric: look at the hardware as data: show, check, diff, schema, compare, fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openshelf.fabric import Fabric
+
+_NAME = "a preset, a YAML file, or `local` (what openshelf probe wrote)"
+_EPILOG = """\
+examples:
+  openshelf fabric show                              the fabrics there are
+  openshelf fabric show gb200-nvl72 --svg nvl72.svg  a summary and a picture
+  openshelf fabric check my.yaml                     mistakes by line and column; what is assumed
+  openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
+  openshelf fabric schema > fabric.json              the file's format, as a JSON schema"""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fabric",
+        help="the hardware as data",
+        description="Shows, checks and compares fabrics: hardware described in YAML files.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    show = parts.add_parser("show", help="a summary", description="Shows a fabric; without a name, lists the presets.")
+    show.add_argument("fabric", nargs="?", help=_NAME)
+    show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
+    show.set_defaults(run=run_show)
+    check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
+    check.add_argument("fabric", help=_NAME)
+    check.set_defaults(run=run_check)
+    diff = parts.add_parser("diff", help="what differs", description="Shows what differs between two fabrics.")
+    diff.add_argument("one", help=_NAME)
+    diff.add_argument("other", help=_NAME)
+    diff.set_defaults(run=run_diff)
+    schema = parts.add_parser(
+        "schema", help="the JSON schema", description="Prints the JSON schema of a fabric's file."
+    )
+    schema.set_defaults(run=run_schema)
+    for one in (show, check, diff, schema):
+        one.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, presets, summary
+    from openshelf.show.fabric import fabric_svg
+
+    if args.fabric is None:
+        notes = {name: Fabric.load(name).note for name in presets()}
+        print(json.dumps(notes) if args.json else "\n".join(f"{name:18} {note}" for name, note in notes.items()))
+        return 0
+    fabric = Fabric.load(args.fabric)
+    if args.svg:
+        Path(args.svg).write_text(fabric_svg(fabric), encoding="utf-8")
+    found = summary(fabric)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _print_summary(found)
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, bill, used_figures
+
+    fabric = Fabric.load(args.fabric)
+    found = used_figures(fabric)
+    assumed = [
+        {"figure": where, "value": each.value, "note": each.note} for where, each in found if each.source == "assumed"
+    ]
+    unknown = {}
+    if fabric.topology:
+        whole = bill(fabric)
+        unknown = {key: whole.unknown(key) for key in ("watts", "usd", "failures_per_year") if whole.unknown(key)}
+    if args.json:
+        print(json.dumps({"valid": True, "figures": len(found), "assumed": assumed, "unknown": unknown}))
+        return 0
+    print(f"{fabric.name} is valid: {len(found)} figures, {len(assumed)} of them assumed")
+    for each in assumed:
+        print(f"  assumed: {each['figure']} = {each['value']:g}  {each['note']}")
+    for key, pieces in unknown.items():
+        print(f"  not known: {key} of {', '.join(pieces)}")
+    return 0
+
+
+def run_diff(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, differences, summary
+
+    one, other = Fabric.load(args.one), Fabric.load(args.other)
+    parts = differences(one.plain(), other.plain())
+    costs = differences(_headline(one, summary(one)), _headline(other, summary(other)))
+    if args.json:
+        keys = ("what", args.one, args.other)
+        rows = {"file": parts, "outcome": costs}
+        print(json.dumps({name: [dict(zip(keys, row, strict=True)) for row in found] for name, found in rows.items()}))
+        return 0
+    for title, found in (("in the files", parts), ("in what comes out (modelled)", costs)):
+        print(f"{title}:")
+        for where, before, after in found:
+            print(f"  {where}: {_short(before)} -> {_short(after)}")
+    return 0
+
+
+def run_schema(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric
+
+    print(json.dumps(Fabric.schema(), indent=None if args.json else 2))
+    return 0
+
+
+def _headline(fabric: Fabric, found: dict[str, Any]) -> dict[str, Any]:
+    """What a buyer compares."""
+    if fabric.topology is None:
+        return {}
+    ways = {f"{way['to']}, {size} bytes, s": s for way in found["ways"] for size, s in way["seconds"].items()}
+    return {"endpoints": found["topology"]["endpoints"], "watts known": found["bill"]["watts"]["known"], **ways}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _print_summary(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from openshelf.show.tour._times import format_time
+    from openshelf.space import format_size
+
+    console = Console()
+    counts = ", ".join(f"{count} {source}" for source, count in found["figures"].items())
+    console.print(f"{found['name']}: {found['note']}", markup=False, highlight=False)
+    console.print(f"figures: {counts}", markup=False, highlight=False)
+    places = Table("place", "tier", "capacity", "read", "latency")
+    for place in found["places"]:
+        read = f"{place['read_bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s"
+        size = f"{place['capacity_bytes'] / 1e9:,.4g} GB"
+        places.add_row(place["name"], place["tier"], size, read, format_time(place["latency_s"]))
+    console.print(places)
+    if "topology" not in found:
+        return
+    shape = found["topology"]
+    console.print(f"{shape['name']}: {shape['endpoints']:,} endpoints, {shape['memories']} of them memory only")
+    ways = Table(
+        "modelled, from endpoint 0", "semantics", *(format_size(int(n)) for n in found["ways"][0]["seconds"]), "source"
+    )
+    for way in found["ways"]:
+        ways.add_row(
+            f"to the {way['to']} ({way['endpoint']}), {way['hops']} hops", way["semantics"],
+            *(format_time(s) for s in way["seconds"].values()), way["source"],
+        )  # fmt: skip
+    console.print(ways)
+    pieces = Table("piece", "count", "W", "USD", "failures a year", "source")
+    for item in found["bill"]["items"]:
+        cells = (_known(item[key]) for key in ("watts", "usd", "failures_per_year"))
+        pieces.add_row(item["what"], f"{item['count']:,.0f}", *cells, item["source"] or "unknown")
+    totals = (_known(found["bill"][key]["known"]) for key in ("watts", "usd", "failures_per_year"))
+    pieces.add_row("all that is known", "", *totals, "")
+    console.print(pieces)
+    for key in ("watts", "usd", "failures_per_year"):
+        if found["bill"][key]["unknown"]:
+            text = f"not known, and not in the sum: {key} of {', '.join(found['bill'][key]['unknown'])}"
+            console.print(text, markup=False, highlight=False)
+
+
+def _known(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
