@@ -4,6 +4,7 @@ from openshelf.fabric._bill import Bill, Item, bill
 from openshelf.fabric._cost import Cost, Step
 from openshelf.fabric._fabric import Fabric
 from openshelf.fabric._files import local_path, presets
+from openshelf.fabric._fit import Calibration, compare, fit, fitted, median_error, report
 from openshelf.fabric._media import Medium, media
 from openshelf.fabric._model import (
     Compute,
@@ -17,6 +18,7 @@ from openshelf.fabric._model import (
     PageFigures,
     Place,
 )
+from openshelf.fabric._nccl import Series, read_measured
 from openshelf.fabric._network import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric._probe import probe
 from openshelf.fabric._probe_effort import FULL, QUICK, Effort
@@ -29,6 +31,7 @@ __all__ = [
     "FULL",
     "QUICK",
     "Bill",
+    "Calibration",
     "Compute",
     "Cost",
     "Efficiency",
@@ -51,18 +54,25 @@ __all__ = [
     "Place",
     "Protocols",
     "Semantics",
+    "Series",
     "Step",
     "Switch",
     "SwitchClass",
     "Topology",
     "Wire",
     "bill",
+    "compare",
     "differences",
+    "fit",
+    "fitted",
     "local_path",
+    "median_error",
     "media",
     "presets",
     "probe",
     "protocols",
+    "read_measured",
+    "report",
     "semantics",
     "summary",
     "switches",
