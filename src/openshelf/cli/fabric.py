@@ -18,6 +18,7 @@ examples:
   openshelf fabric check my.yaml                     mistakes by line and column; what is assumed
   openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
   openshelf fabric schema > fabric.json              the file's format, as a JSON schema
+  openshelf fabric compare --svg compare.svg         loads and stores against messages on the same wires
   openshelf fabric fit sendrecv.txt allreduce2.txt allreduce8.txt    calibrate on nccl-tests' output"""
 
 
@@ -56,7 +57,26 @@ def add(commands: Any) -> None:
     fitting.add_argument("--collective", choices=("all_reduce", "send_recv"), help="of text files that do not name it")
     fitting.add_argument("--output", metavar="PATH", help="write the figures as YAML that a fabric can include")
     fitting.set_defaults(run=run_fit)
-    for one in (show, check, diff, schema, fitting):
+    wires = parts.add_parser(
+        "compare",
+        help="memory against message semantics",
+        description="What bytes cost by loads and stores and by messages on the same wires, 8 B to 1 GiB; modelled.",
+    )
+    wires.add_argument("--protocols", metavar="NAMES", help="separated by commas")
+    wires.add_argument("--bandwidth", type=float, metavar="BYTES_PER_S", default=50e9, help="raw, each way (50e9)")
+    wires.add_argument("--length", type=float, metavar="M", default=20.0, help="of all wires together (20)")
+    wires.add_argument("--medium", default="optics-dsp", help="(optics-dsp)")
+    wires.add_argument("--switches", type=int, default=1, help="on the way (1), of 240 ns each")
+    wires.add_argument("--access", choices=("load", "store"), default="load", help="by memory semantics (load)")
+    wires.add_argument("--svg", metavar="PATH", help="write a plot")
+    wires.set_defaults(run=run_compare)
+    following = parts.add_parser(
+        "derived",
+        help="published figures, computed",
+        description="Published figures that follow from others, computed from their inputs; misses are marked.",
+    )
+    following.set_defaults(run=run_derived)
+    for one in (show, check, diff, schema, fitting, wires, following):
         one.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -141,6 +161,43 @@ def run_fit(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_compare(args: argparse.Namespace) -> int:
+    from openshelf.cli._compare import print_compare
+    from openshelf.errors import BadInput, UnknownName
+    from openshelf.fabric import USUAL, Wires, media, same_wires
+    from openshelf.show.same_wires import same_wires_svg
+
+    if args.medium not in media():
+        raise UnknownName(f"no medium is named {args.medium!r}; there is {', '.join(media())}")
+    if args.bandwidth <= 0 or args.length <= 0 or args.switches < 0:
+        raise BadInput("expected a bandwidth and a length above 0, and 0 or more switches")
+    names = tuple(args.protocols.split(",")) if args.protocols else USUAL
+    given = Wires(args.bandwidth, args.length, args.medium, args.switches)
+    priced = same_wires(names, given, args.access)
+    title = (
+        f"{args.bandwidth / 1e9:g} GB/s, {args.length:g} m of {args.medium}, {args.switches} switches: "
+        f"{given.path_s * 1e9:.0f} ns one way; {args.access}s against messages"
+    )
+    if args.svg:
+        Path(args.svg).write_text(same_wires_svg(priced, title), encoding="utf-8")
+    if args.json:
+        print(json.dumps({"wires": vars(given) | {"path_s": given.path_s}, "rows": [vars(each) for each in priced]}))
+    else:
+        print_compare(priced, title)
+    return 0
+
+
+def run_derived(args: argparse.Namespace) -> int:
+    from openshelf.cli._compare import print_derived
+    from openshelf.fabric import derived
+
+    if args.json:
+        print(json.dumps([vars(each) | {"error": each.error, "met": each.met} for each in derived()]))
+    else:
+        print_derived(derived())
+    return 0
+
+
 def _headline(fabric: Fabric, found: dict[str, Any]) -> dict[str, Any]:
     """What a buyer compares."""
     if fabric.topology is None:
@@ -186,6 +243,8 @@ def _print_summary(found: dict[str, Any]) -> None:
             *(format_time(s) for s in way["seconds"].values()), way["source"],
         )  # fmt: skip
     console.print(ways)
+    for text in dict.fromkeys(text for way in found["ways"] for text in way["beyond"]):
+        console.print(f"beyond what is known: {text}", markup=False, highlight=False)
     pieces = Table("piece", "count", "W", "USD", "failures a year", "source")
     for item in found["bill"]["items"]:
         cells = (_known(item[key]) for key in ("watts", "usd", "failures_per_year"))

@@ -2,6 +2,7 @@
 
 from openshelf.fabric._bill import Bill, Item, bill
 from openshelf.fabric._cost import Cost, Step
+from openshelf.fabric._derived import Derived, derived
 from openshelf.fabric._fabric import Fabric
 from openshelf.fabric._files import local_path, presets
 from openshelf.fabric._fit import Calibration, compare, fit, fitted, median_error, report
@@ -23,6 +24,7 @@ from openshelf.fabric._network import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric._probe import probe
 from openshelf.fabric._probe_effort import FULL, QUICK, Effort
 from openshelf.fabric._protocols import Framing, MemoryProtocol, MessageProtocol, Protocols, protocols, semantics
+from openshelf.fabric._same_wires import SIZES, USUAL, Priced, Wires, same_wires
 from openshelf.fabric._summary import differences, summary, used_figures
 from openshelf.fabric._topology import Topology
 from openshelf.fabric._wires import Switch, Wire, switches
@@ -30,10 +32,13 @@ from openshelf.fabric._wires import Switch, Wire, switches
 __all__ = [
     "FULL",
     "QUICK",
+    "SIZES",
+    "USUAL",
     "Bill",
     "Calibration",
     "Compute",
     "Cost",
+    "Derived",
     "Efficiency",
     "EfficiencyPoint",
     "Effort",
@@ -52,6 +57,7 @@ __all__ = [
     "Network",
     "PageFigures",
     "Place",
+    "Priced",
     "Protocols",
     "Semantics",
     "Series",
@@ -60,8 +66,10 @@ __all__ = [
     "SwitchClass",
     "Topology",
     "Wire",
+    "Wires",
     "bill",
     "compare",
+    "derived",
     "differences",
     "fit",
     "fitted",
@@ -73,6 +81,7 @@ __all__ = [
     "protocols",
     "read_measured",
     "report",
+    "same_wires",
     "semantics",
     "summary",
     "switches",

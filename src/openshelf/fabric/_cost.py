@@ -19,7 +19,7 @@ from openshelf.errors import BadInput
 from openshelf.fabric._media import Medium
 from openshelf.fabric._model import Figure, Link, PageFigures, Place, Protocol, Source, weakest
 from openshelf.fabric._network import Semantics
-from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, semantics
+from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, semantics
 from openshelf.fabric._wires import latency_of
 
 
@@ -31,13 +31,14 @@ class Step:
     latency_s: float
     bandwidth_bytes_per_s: float
     source: Source
+    beyond: str = ""
 
 
 @dataclass(frozen=True)
 class Cost:
     """Seconds, and why: `latency_s` + `transfer_s`, the steps, and which of them is the narrowest.
 
-    `source` is the least trustworthy kind of figure that went into it.
+    `source` is the least trustworthy kind of figure that went into it; `beyond` says which sizes were extrapolated.
     """
 
     seconds: float
@@ -47,6 +48,7 @@ class Cost:
     bottleneck: str
     steps: tuple[Step, ...]
     source: Source
+    beyond: tuple[str, ...] = ()
 
     @property
     def bound(self) -> str:
@@ -142,7 +144,8 @@ def along(nbytes: int, steps: Sequence[Step]) -> Cost:
     latency_s = sum(step.latency_s for step in steps) if nbytes else 0.0
     transfer_s = nbytes / narrowest.bandwidth_bytes_per_s
     source = weakest([step.source for step in steps])
-    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(steps), source)
+    sizes = tuple(dict.fromkeys(step.beyond for step in steps if step.beyond))
+    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(steps), source, sizes)
 
 
 def _step(name: str, latency: Figure | None, bandwidth: float, *figures: Figure) -> Step:
@@ -186,7 +189,7 @@ def _link_step(link: Link, forward: bool, nbytes: int, source: Place, rules: Rul
     costs = semantics(protocol, nbytes, path_s, rules.access, source.latency_s.value)
     latency_s, bandwidth = through(nbytes, bandwidth, path_s, costs)
     worst = weakest([figure.source, protocol.source, *([latency.source] if latency else [])])
-    return Step(f"{link.name} link", latency_s, bandwidth, worst)
+    return Step(f"{link.name} link", latency_s, bandwidth, worst, beyond(protocol, nbytes))
 
 
 def _ways(

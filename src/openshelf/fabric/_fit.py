@@ -149,7 +149,12 @@ def fitted(calibrations: Sequence[Calibration]) -> Fitted:
         note = f"{each.machine}, {each.where} nodes: send/recv of {LARGE} to {each.largest} bytes"
         half = Figure(each.send_s / 2 or 1e-12, "measured", f"half of a send's start; {note}")
         extra = f"a collective starts in {each.launch_s:.3g} s and takes {each.step_s:.3g} s more for each step"
-        made.append(MessageProtocol(f"nccl-{name}", Framing(1, 0), half, half, note=extra))
+        made.append(
+            MessageProtocol(
+                f"nccl-{name}", Framing(1, 0), half, half, note=extra,
+                known_from_bytes=each.smallest, known_to_bytes=each.largest,
+            )
+        )  # fmt: skip
         rate = Figure(each.send_bytes_per_s, "measured", note)
         wires.append(Wire(name, f"nccl-{name}", rate, latency_s=Figure(1e-12, "measured", "in the protocol's start")))
     return Fitted("fitted", Protocols(message=tuple(made)), tuple(wires))

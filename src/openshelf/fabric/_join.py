@@ -10,7 +10,7 @@ from openshelf.fabric._cost import Cost, Step, along, require_size, through
 from openshelf.fabric._fields import Path, Problem, nearest
 from openshelf.fabric._model import Link, Source, weakest
 from openshelf.fabric._network import Network, Semantics
-from openshelf.fabric._protocols import Access, MemoryProtocol
+from openshelf.fabric._protocols import Access, MemoryProtocol, beyond
 from openshelf.fabric._protocols import semantics as semantics_of
 from openshelf.fabric._wires import Wire, compiled, latency_of, medium_problems
 
@@ -73,7 +73,8 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
         width = float(joined.capacity_bytes_per_s[resource])
         _, bandwidth = through(nbytes, width, 0.0, costs)
         label = f"{wire.name} ({joined.resource_role(int(resource))})"
-        steps.append(Step(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire)))
+        far = beyond(fabric.known_protocols[wire.protocol], nbytes)
+        steps.append(Step(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire), far))
     before = Step(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(step.source for step in steps))
     return along(nbytes, [before, *steps])
 

@@ -49,7 +49,8 @@ class MemoryProtocol(Checked):
 
     `end_s` is what the controllers at both ends add to one load; `outstanding` is how many lines an endpoint has in
     flight. Without coherence in hardware software must flush: `store_bytes_per_s` and `load_bytes_per_s` are
-    what is left of the rate then.
+    what is left of the rate then. `known_from_bytes` to `known_to_bytes` are the sizes that figures were measured
+    at, if any: beyond them a cost says that it is extrapolated.
     """
 
     name: str = field(metadata=not_empty)
@@ -61,6 +62,8 @@ class MemoryProtocol(Checked):
     note: str = ""
     store_bytes_per_s: Figure | None = None
     load_bytes_per_s: Figure | None = None
+    known_from_bytes: int = field(default=0, metadata=zero_or_more)
+    known_to_bytes: int = field(default=0, metadata=zero_or_more)
 
     @property
     def source(self) -> Source:
@@ -99,7 +102,7 @@ class MessageProtocol(Checked):
     `efficiency`, if given, is what is known of the whole, instead of what the headers leave. A message of up to
     `inline_bytes` goes along with the doorbell; a larger one is fetched, which takes `fetch_s`. `copies` counts the
     times that all bytes are copied (staged, packed, unpacked) one after the other. Not more than `window_bytes`
-    are unacknowledged.
+    are unacknowledged. `known_from_bytes` and `known_to_bytes` are as for memory protocols.
     """
 
     name: str = field(metadata=not_empty)
@@ -115,6 +118,8 @@ class MessageProtocol(Checked):
     copies: int = field(default=0, metadata=zero_or_more)
     copy_bytes_per_s: Figure | None = None
     window_bytes: Figure | None = None
+    known_from_bytes: int = field(default=0, metadata=zero_or_more)
+    known_to_bytes: int = field(default=0, metadata=zero_or_more)
 
     def problems(self) -> list[Problem]:
         found = super().problems()
@@ -184,6 +189,14 @@ def semantics(
     if isinstance(protocol, MemoryProtocol):
         return protocol.semantics(nbytes, path_s, access, memory_s)
     return protocol.semantics(nbytes, path_s)
+
+
+def beyond(protocol: MemoryProtocol | MessageProtocol, nbytes: int) -> str:
+    """What to say of a size outside those that the protocol's figures were measured at; empty if there is nothing."""
+    low, high = protocol.known_from_bytes, protocol.known_to_bytes
+    if not high or low <= nbytes <= high:
+        return ""
+    return f"{protocol.name} is known at {low} to {high} bytes; {nbytes} is extrapolated"
 
 
 def _worst(*figures: Figure | None) -> Source:

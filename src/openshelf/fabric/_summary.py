@@ -98,6 +98,7 @@ def _way(fabric: Fabric, label: str, target: int) -> dict[str, Any]:
         "seconds": {str(nbytes): cost.seconds for nbytes, cost in costs.items()},
         "bottleneck": costs[SAMPLES[-1]].bottleneck,
         "source": costs[SAMPLES[-1]].source,
+        "beyond": [text for cost in costs.values() for text in cost.beyond],
     }
 
 
