@@ -123,8 +123,12 @@ class Network:
     whole_messages: bool = False
     dimensions: tuple[int, ...] = ()
     name_of: Callable[[int], str] = field(default=lambda i: f"endpoint{i}", repr=False)
+    direct: bool = False
+    """Some endpoints pass on what is for others: there are links between endpoints without a switch."""
     memories: int = 0
     """The last so many endpoints hold memory and compute nothing: no ranks run there."""
+    places: tuple[tuple[str, int, int, int], ...] = field(default=(), repr=False)
+    """Memory that is modelled: (role, first endpoint, endpoint after the last, resource of the first)."""
 
     @property
     def resources(self) -> int:
@@ -154,6 +158,14 @@ class Network:
         self._require(sources)
         self._require(targets)
         return self.router.paths(sources, targets, salt)
+
+    def place(self, endpoint: int, what: str) -> int:
+        """The resource of reading (`read`) or writing (`write`) an endpoint's memory."""
+        self._require(np.asarray([endpoint]))
+        for role, low, high, first in self.places:
+            if role.endswith(f".{what}") and low <= endpoint < high:
+                return first + endpoint - low
+        raise BadInput(f"{what}s of the memory of {self.name_of(endpoint)!r} are not modelled; see `with_memory`")
 
     def storing(self) -> Network:
         """The same network with every hop storing whole messages."""

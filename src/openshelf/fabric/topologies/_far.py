@@ -143,13 +143,14 @@ def with_memory(
     low, high = ranges[which]
     table = Table()
     table.take(network)
-    words = {"all": "place", "ranks": "place", "memories": "memory"}
-    read = table.add(f"{words[which]}.read", high - low, read_bytes_per_s, latency_s)
-    write = table.add(f"{words[which]}.write", high - low, write_bytes_per_s, latency_s)
+    word = "memory" if which == "memories" else "place"
+    read = table.add(f"{word}.read", high - low, read_bytes_per_s, latency_s)
+    write = table.add(f"{word}.write", high - low, write_bytes_per_s, latency_s)
+    places = ((f"{word}.read", low, high, read), (f"{word}.write", low, high, write))
     made = table.network(network.name, network.endpoints, _Ends(network.router, low, high, read, write))
     return replace(
         made, memories=network.memories, dimensions=network.dimensions, name_of=network.name_of,
-        whole_messages=network.whole_messages,
+        whole_messages=network.whole_messages, direct=network.direct, places=(*network.places, *places),
     )  # fmt: skip
 
 

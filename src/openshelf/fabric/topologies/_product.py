@@ -2,7 +2,8 @@
 
 A ring, a torus, a full mesh, an n-dimensional full mesh (UB-Mesh) and a single switch are all products; so are the
 multi-dimensional networks of ASTRA-sim. Endpoint e has the coordinates of e in the mixed radix of the dimensions,
-the first one varying fastest. A way corrects the coordinates in the order of the dimensions.
+the first one varying fastest. A way corrects the coordinates in the order of the dimensions, round a ring by the
+shorter way and, where both are as long, upward.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from openshelf.errors import BadInput
 from openshelf.fabric._network import Ids, LinkClass, Network, Paths, SwitchClass
-from openshelf.fabric.topologies._parts import Piece, Table, choose, join, numbered, one, require, spread
+from openshelf.fabric.topologies._parts import Piece, Table, join, numbered, one, require, spread
 
 Kind = Literal["ring", "mesh", "switch"]
 
@@ -45,7 +46,8 @@ def product(dimensions: Sequence[Dimension], name: str = "") -> Network:
     sizes = tuple(dimension.size for dimension in dimensions)
     router = _Product(tuple(dimensions), tuple(firsts))
     made = name or " x ".join(f"{dimension.kind} {dimension.size}" for dimension in dimensions)
-    return table.network(made, total, router, dimensions=sizes, name_of=numbered("npu"))
+    direct = any(dimension.kind != "switch" for dimension in dimensions)
+    return table.network(made, total, router, dimensions=sizes, name_of=numbered("npu"), direct=direct)
 
 
 def ring(endpoints: int, link: LinkClass) -> Network:
@@ -118,15 +120,15 @@ class _Product:
             elif dimension.size == 2:
                 pieces.append(one(first + here, at != to))
             else:
-                pieces.append(self._round(dimension.size, first, here, at, to, stride, choose(src, dst, salt, 2)))
+                pieces.append(self._round(dimension.size, first, here, at, to, stride))
             here, stride = there, stride * dimension.size
         return join(pieces)
 
     @staticmethod
-    def _round(size: int, first: int, here: Ids, at: Ids, to: Ids, stride: int, coin: Ids) -> Piece:
-        """The shorter way round; of two equal ones the coin's."""
+    def _round(size: int, first: int, here: Ids, at: Ids, to: Ids, stride: int) -> Piece:
+        """The shorter way round; of two equal ones the one up."""
         up = (to - at) % size
-        down = (2 * up > size) | ((2 * up == size) & (coin == 1))
+        down = 2 * up > size
         hops = np.where(down, size - up, up)
         # Coordinates on the way, wrapped: at, at +- 1, ...
         coordinate = spread(at, hops, np.where(down, -1, 1)) % size

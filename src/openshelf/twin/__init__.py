@@ -1,0 +1,22 @@
+"""The hardware in virtual time: collectives and task graphs on a Fabric's network, flow by flow."""
+
+from openshelf.twin._algorithms import KINDS, Step, steps_of
+from openshelf.twin._load import Load
+from openshelf.twin._run import Link, Run
+from openshelf.twin._tasks import Change, Tasks, Times
+from openshelf.twin._twin import NAMES, Collective, Twin
+
+__all__ = [
+    "KINDS",
+    "NAMES",
+    "Change",
+    "Collective",
+    "Link",
+    "Load",
+    "Run",
+    "Step",
+    "Tasks",
+    "Times",
+    "Twin",
+    "steps_of",
+]
