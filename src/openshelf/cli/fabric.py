@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
     wires.add_argument("--length", type=float, metavar="M", default=20.0, help="of all wires together (20)")
     wires.add_argument("--medium", default="optics-dsp", help="(optics-dsp)")
     wires.add_argument("--switches", type=int, default=1, help="on the way (1), of 240 ns each")
-    wires.add_argument("--access", choices=("load", "store"), default="load", help="by memory semantics (load)")
+    wires.add_argument("--access", choices=("load", "store"), default="load", help="fetch bytes, or push them (load)")
     wires.add_argument("--svg", metavar="PATH", help="write a plot")
     wires.set_defaults(run=run_compare)
     following = parts.add_parser(
@@ -176,7 +176,7 @@ def run_compare(args: argparse.Namespace) -> int:
     priced = same_wires(names, given, args.access)
     title = (
         f"{args.bandwidth / 1e9:g} GB/s, {args.length:g} m of {args.medium}, {args.switches} switches: "
-        f"{given.path_s * 1e9:.0f} ns one way; {args.access}s against messages"
+        f"{given.path_s * 1e9:.0f} ns one way; {'bytes are fetched' if args.access == 'load' else 'bytes are pushed'}"
     )
     if args.svg:
         Path(args.svg).write_text(same_wires_svg(priced, title), encoding="utf-8")

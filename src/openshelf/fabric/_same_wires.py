@@ -13,7 +13,7 @@ from openshelf.errors import UnknownName
 from openshelf.fabric._cost import through
 from openshelf.fabric._fields import nearest
 from openshelf.fabric._media import media
-from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, protocols, semantics
+from openshelf.fabric._protocols import Access, MemoryProtocol, beyond, protocols, semantics
 
 SIZES = tuple(8**n for n in range(1, 11))
 """8 bytes to 1 GiB."""
@@ -62,17 +62,6 @@ def same_wires(
         for nbytes in sizes:
             costs = semantics(known[name], nbytes, given.path_s, access, given.memory_s)
             latency_s, rate = through(nbytes, given.bandwidth_bytes_per_s, given.path_s, costs)
-            asked_s = _asked_s(known[name], nbytes, given.path_s) if access == "load" else 0.0
-            seconds = asked_s + latency_s + given.memory_s + nbytes / rate
+            seconds = latency_s + given.memory_s + nbytes / rate
             found.append(Priced(name, kind, nbytes, seconds, beyond(known[name], nbytes)))
     return found
-
-
-def _asked_s(protocol: MemoryProtocol | MessageProtocol, nbytes: int, path_s: float) -> float:
-    """What it takes to ask for bytes that are then sent; a load's own request is in its semantics."""
-    if isinstance(protocol, MemoryProtocol):
-        return 0.0
-    if protocol.fetch_s is None:
-        return path_s + protocol.semantics(64, path_s).overhead_s
-    # The far card fetches small payloads too: only who has the bytes at hand sends them along with the doorbell.
-    return path_s + (protocol.fetch_s.value if nbytes <= protocol.inline_bytes else 0.0)
