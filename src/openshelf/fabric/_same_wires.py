@@ -50,18 +50,32 @@ class Priced:
 
 
 def same_wires(
-    names: tuple[str, ...] = USUAL, wires: Wires | None = None, access: Access = "load", sizes: tuple[int, ...] = SIZES
+    names: tuple[str, ...] = USUAL,
+    wires: Wires | None = None,
+    access: Access = "load",
+    sizes: tuple[int, ...] = SIZES,
+    pieces: int = 1,
 ) -> list[Priced]:
-    """Every size by every protocol."""
+    """Every size by every protocol; `pieces` of that size from scattered places, such as the parts of a KV block.
+
+    The first piece takes what it takes alone, each further one the slower of what its bytes take on the wire and what
+    it costs to post and complete it: nothing for lines, a doorbell, a completion and its copies for a message.
+    """
     given, known = wires or Wires(), protocols()
     found = []
     for name in names:
         if name not in known:
             raise UnknownName(f"no protocol is named {name!r}; there is {', '.join(known)}{nearest(name, list(known))}")
-        kind = "memory" if isinstance(known[name], MemoryProtocol) else "message"
+        protocol = known[name]
+        kind = "memory" if isinstance(protocol, MemoryProtocol) else "message"
         for nbytes in sizes:
-            costs = semantics(known[name], nbytes, given.path_s, access, given.memory_s)
+            costs = semantics(protocol, nbytes, given.path_s, access, given.memory_s)
             latency_s, rate = through(nbytes, given.bandwidth_bytes_per_s, given.path_s, costs)
-            seconds = latency_s + given.memory_s + nbytes / rate
-            found.append(Priced(name, kind, nbytes, seconds, beyond(known[name], nbytes)))
+            if isinstance(protocol, MemoryProtocol):
+                each_s = -(-nbytes // protocol.line_bytes) * protocol.line_bytes / rate
+            else:
+                software_s = protocol.doorbell_s.value + protocol.completion_s.value
+                each_s = max(nbytes / rate, software_s + float(costs.before_s(nbytes)) - costs.overhead_s)
+            seconds = latency_s + given.memory_s + nbytes / rate + (pieces - 1) * each_s
+            found.append(Priced(name, kind, nbytes, seconds, beyond(protocol, nbytes)))
     return found
