@@ -138,7 +138,9 @@ class Fabric(Checked):
         both written and read. From a place to itself it is a copy there. `protocol` restricts the links:
         `message` from a place to itself is the loopback. Contention with other transfers is not in it.
         """
-        rules = _cost.Rules(self.known_protocols, self.known_media, access)
+        rules = _cost.Rules(access=access)
+        if any(link.protocol not in ("memory", "message") or link.medium for link in self.links):
+            rules = _cost.Rules(self.known_protocols, self.known_media, access)  # read from files, the first time
         return _cost.transfer(nbytes, self.place(source), self.place(target), self.places, self.links, protocol, rules)
 
     def access(

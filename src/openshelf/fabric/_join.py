@@ -97,13 +97,14 @@ def problems(fabric: Fabric) -> list[Problem]:
     if fabric.include:
         return [(("include",), "include is for files: Fabric.load joins them; here give the parts themselves")]
     found: list[Problem] = []
-    known = sorted(fabric.known_protocols)
     named: list[tuple[Path, Link | Wire]] = [(("links", i), link) for i, link in enumerate(fabric.links)]
     named += [(("wires", i), wire) for i, wire in enumerate(fabric.wires)]
     for where, thing in named:
-        found += [((*where, *inner), message) for inner, message in medium_problems(thing, fabric.known_media)]
-        names = ["memory", "message", *known] if isinstance(thing, Link) else known
-        if thing.protocol not in names:
+        if thing.medium:
+            found += [((*where, *inner), message) for inner, message in medium_problems(thing, fabric.known_media)]
+        plain = ["memory", "message"] if isinstance(thing, Link) else []
+        if thing.protocol not in plain and thing.protocol not in fabric.known_protocols:
+            names = [*plain, *sorted(fabric.known_protocols)]
             message = f"expected one of {', '.join(names)}; {thing.protocol!r} came{nearest(thing.protocol, names)}"
             found.append(((*where, "protocol"), message))
     computes, places = [each.name for each in fabric.compute], [each.name for each in fabric.places]

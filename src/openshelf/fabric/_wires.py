@@ -98,8 +98,6 @@ def compiled(wire: Wire, media: dict[str, Medium]) -> LinkClass:
 
 def medium_problems(wire: Wire | Link, media: dict[str, Medium]) -> list[Problem]:
     """A medium that is unknown, a length that is missing, a reach that is exceeded or not known."""
-    if not wire.medium:
-        return []
     medium = media.get(wire.medium)
     if medium is None:
         known = sorted(media)
