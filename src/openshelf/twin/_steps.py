@@ -12,7 +12,7 @@ ranks that drift apart may wait less, or meet more of each other's flows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def seconds_of(setting: Setting, steps: Sequence[Step], how: str = "auto") -> tu
             return found
         work = sum(step.flows for step in steps) * max(len(step.src) for step in steps)
         if how == "steps" or (work > _MOST_WORK and sum(step.times for step in steps) > 1):
-            return sum(_alone(setting, each.step) * each.step.times for each in solved), BARRIERS
+            return _with_barriers(setting, steps), BARRIERS
     window = _window(setting, steps)
     return run(graph_of(setting, steps), (), window).seconds, GRAPH
 
@@ -191,9 +191,17 @@ def _walk(solved: Sequence[_Solved]) -> tuple[float, str] | None:
     return wire + float(late.max()), WALK
 
 
-def _alone(setting: Setting, step: Step) -> float:
-    one = Step(step.src, step.dst, step.nbytes, 1, step.reduces)
-    return run(graph_of(setting, [one]), (), _window(setting, [one])).seconds
+def _with_barriers(setting: Setting, steps: Sequence[Step]) -> float:
+    total = 0.0
+    alone: list[tuple[Step, float]] = []
+    for step in steps:
+        one = replace(step, times=1, reduces=False)
+        spent = next((spent for other, spent in alone if _same_flows(other, one)), None)
+        if spent is None:
+            spent = run(graph_of(setting, [one]), (), _window(setting, [one])).seconds
+            alone.append((one, spent))
+        total += step.times * (spent + setting.more_s(step))
+    return total
 
 
 def _window(setting: Setting, steps: Sequence[Step]) -> float:

@@ -15,7 +15,7 @@ from openshelf.fabric import Fabric, Network
 from openshelf.fabric._fields import nearest
 from openshelf.fabric._network import Ids, Values
 from openshelf.fabric._network import Semantics as Semantics
-from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, steps_of
+from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
 from openshelf.twin._costs import Costs, priced
 from openshelf.twin._load import Load, load_of
 from openshelf.twin._run import Run
@@ -23,6 +23,7 @@ from openshelf.twin._steps import GRAPH, Setting, graph_of, seconds_of
 from openshelf.twin._tasks import Change, Tasks, run
 
 NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch")
+_IN_GROUPS = ("ring", "halving_doubling", "direct")  # algorithms among the ranks of one dimension
 _TREE_CHUNKS = 16
 _MOST_TREE_FLOWS = 200_000
 _MOST_PAIRS = 4_000_000  # flows of a direct exchange; above, `best` does not try it
@@ -109,11 +110,15 @@ class Twin:
         *,
         algorithm: str = "best",
         ranks: ArrayLike | None = None,
+        dimension: int | None = None,
         chunks: int = 0,
         how: str = "auto",
         salt: int = 0,
     ) -> Collective:
         """Simulates a collective among `ranks` (default: all endpoints that compute).
+
+        With a `dimension` of the network, every group of ranks that differ only in that coordinate does one, all at the
+        same time.
 
         `chunks` cuts it into parts: a tree passes them on one behind the other (default 16), others do one after the
         other. `how="graph"` simulates every flow where one solve of each step would do.
@@ -131,14 +136,20 @@ class Twin:
         who = np.arange(self.network.ranks) if ranks is None else np.asarray(ranks, np.int64).ravel()
         if len(who) < 2 or len(np.unique(who)) != len(who):
             raise BadInput(f"a collective is among at least 2 different ranks; {len(who)} came")
-        key = (kind, nbytes, algorithm, who.tobytes(), chunks, how, salt)
+        if dimension is not None and not 0 <= dimension < len(self._dimensions(len(who))):
+            raise BadInput(
+                f"dimension is {dimension!r}; the {len(who)} ranks have the dimensions {self._dimensions(len(who))}"
+            )
+        key = (kind, nbytes, algorithm, who.tobytes(), dimension, chunks, how, salt)
         if key not in self._known:
             if algorithm == "best":
-                tried = [self.collective(kind, nbytes, algorithm=name, ranks=who, chunks=chunks, how=how, salt=salt)
-                         for name in self.applicable(kind, len(who))]  # fmt: skip
+                among = len(who) if dimension is None else self._dimensions(len(who))[dimension]
+                names = [name for name in self.applicable(kind, among) if dimension is None or name in _IN_GROUPS]
+                tried = [self.collective(kind, nbytes, algorithm=name, ranks=who, dimension=dimension, chunks=chunks,
+                                         how=how, salt=salt) for name in names]  # fmt: skip
                 self._known[key] = min(tried, key=lambda each: each.seconds)
             else:
-                self._known[key] = self._simulate(kind, nbytes, algorithm, who, chunks, how, salt)
+                self._known[key] = self._simulate(kind, nbytes, algorithm, who, dimension, chunks, how, salt)
         return self._known[key]
 
     def applicable(self, kind: str, ranks: int) -> list[str]:
@@ -157,8 +168,18 @@ class Twin:
         return made
 
     def _simulate(
-        self, kind: str, nbytes: float, algorithm: str, who: Ids, chunks: int, how: str, salt: int
+        self,
+        kind: str,
+        nbytes: float,
+        algorithm: str,
+        who: Ids,
+        dimension: int | None,
+        chunks: int,
+        how: str,
+        salt: int,
     ) -> Collective:
+        if dimension is not None and algorithm not in _IN_GROUPS:
+            raise BadInput(f"in one dimension there is {', '.join(_IN_GROUPS)}; {algorithm!r} came")
         if algorithm == "in_switch":
             return self._in_switch(kind, nbytes, who, salt)
         parts = chunks or (_TREE_CHUNKS if (kind, algorithm) == ("all_reduce", "tree") else 1)
@@ -167,7 +188,13 @@ class Twin:
             steps = steps_of(kind, algorithm, len(who), nbytes)
             seconds, found = run(graph_of(setting, steps, parts), (), self.window_s).seconds, GRAPH
         else:
-            steps = steps_of(kind, algorithm, len(who), nbytes / parts, self._dimensions(len(who)))
+            sizes = self._dimensions(len(who))
+            if dimension is None:
+                steps = steps_of(kind, algorithm, len(who), nbytes / parts, sizes)
+            else:
+                stride = math.prod(sizes[:dimension])
+                inside = steps_of(kind, algorithm, sizes[dimension], nbytes / parts)
+                steps = [in_groups(step, len(who), sizes[dimension], stride) for step in inside]
             seconds, found = seconds_of(setting, steps, how)
             seconds *= parts
             steps = [replace(step, times=step.times * parts) for step in steps]
