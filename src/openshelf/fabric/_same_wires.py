@@ -1,0 +1,78 @@
+"""Memory against message semantics on the same wires: what a transfer costs by each protocol, from 8 bytes to 1 GiB.
+
+Bandwidth, length and switches are equal for all, so what differs is the protocol alone. A load fetches bytes; to fetch
+them by messages they must be asked for: one-sided where the card does it (RDMA reads), else by a message of its own.
+A store is compared with a send. The memory at the far end is counted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from openshelf.errors import UnknownName
+from openshelf.fabric._cost import through
+from openshelf.fabric._fields import nearest
+from openshelf.fabric._media import media
+from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, protocols, semantics
+
+SIZES = tuple(8**n for n in range(1, 11))
+"""8 bytes to 1 GiB."""
+USUAL = ("cxl-3", "nvlink", "unifiedbus", "infiniband", "roce", "roce-staged", "tcp")
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What all protocols are given: raw bytes/s each way, and a way of some length through some switches."""
+
+    bandwidth_bytes_per_s: float = 50e9
+    length_m: float = 20.0
+    medium: str = "optics-dsp"
+    switches: int = 1
+    switch_s: float = 240e-9
+    memory_s: float = 100e-9
+
+    @property
+    def path_s(self) -> float:
+        """One way: the length is in all in wires, each with two ends of its medium."""
+        wires = self.switches + 1
+        return wires * media()[self.medium].latency(self.length_m / wires).value + self.switches * self.switch_s
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One transfer by one protocol, modelled; `beyond` is not empty where it is extrapolated."""
+
+    protocol: str
+    semantics: str
+    nbytes: int
+    seconds: float
+    beyond: str
+
+
+def same_wires(
+    names: tuple[str, ...] = USUAL, wires: Wires | None = None, access: Access = "load", sizes: tuple[int, ...] = SIZES
+) -> list[Priced]:
+    """Every size by every protocol."""
+    given, known = wires or Wires(), protocols()
+    found = []
+    for name in names:
+        if name not in known:
+            raise UnknownName(f"no protocol is named {name!r}; there is {', '.join(known)}{nearest(name, list(known))}")
+        kind = "memory" if isinstance(known[name], MemoryProtocol) else "message"
+        for nbytes in sizes:
+            costs = semantics(known[name], nbytes, given.path_s, access, given.memory_s)
+            latency_s, rate = through(nbytes, given.bandwidth_bytes_per_s, given.path_s, costs)
+            asked_s = _asked_s(known[name], nbytes, given.path_s) if access == "load" else 0.0
+            seconds = asked_s + latency_s + given.memory_s + nbytes / rate
+            found.append(Priced(name, kind, nbytes, seconds, beyond(known[name], nbytes)))
+    return found
+
+
+def _asked_s(protocol: MemoryProtocol | MessageProtocol, nbytes: int, path_s: float) -> float:
+    """What it takes to ask for bytes that are then sent; a load's own request is in its semantics."""
+    if isinstance(protocol, MemoryProtocol):
+        return 0.0
+    if protocol.fetch_s is None:
+        return path_s + protocol.semantics(64, path_s).overhead_s
+    # The far card fetches small payloads too: only who has the bytes at hand sends them along with the doorbell.
+    return path_s + (protocol.fetch_s.value if nbytes <= protocol.inline_bytes else 0.0)
