@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openshelf.errors import BadInput
-from openshelf.fabric import Fabric, Network
+from openshelf.fabric import Fabric, Network, Semantics
 from openshelf.fabric._fields import nearest
+from openshelf.fabric._model import weakest
 from openshelf.fabric._network import Ids, Values
-from openshelf.fabric._network import Semantics as Semantics
 from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
 from openshelf.twin._costs import Costs, priced
 from openshelf.twin._load import Load, load_of
@@ -41,6 +41,10 @@ class Collective:
     how: str
     flows: int
     load: tuple[Load, ...]
+    source: str = ""
+    """The least trustworthy kind of figure that went into it, where a fabric says."""
+    beyond: tuple[str, ...] = ()
+    """Which sizes were extrapolated."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -58,7 +62,8 @@ class Collective:
         return {
             "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
-            "how": self.how, "flows": self.flows, "load": [each.plain() for each in self.load],
+            "how": self.how, "flows": self.flows, "source": self.source, "beyond": list(self.beyond),
+            "load": [each.plain() for each in self.load],
         }  # fmt: skip
 
 
@@ -78,13 +83,9 @@ class Twin:
         reduce_bytes_per_s: float = math.inf,
         window_s: float = 0.0,
     ) -> None:
-        if isinstance(network, Network):
-            self.network: Network = network
-            self.costs: Costs = costs or Semantics()
-        else:
-            fabric: Any = network
-            self.network = fabric.network
-            self.costs = costs or fabric.semantics
+        self.fabric = None if isinstance(network, Network) else network
+        self.network: Network = network if isinstance(network, Network) else network.network
+        self.costs: Costs = costs or (self.fabric.semantics if self.fabric else Semantics())
         self.reduce_bytes_per_s = reduce_bytes_per_s
         self.window_s = window_s
         self._known: dict[Any, Collective] = {}
@@ -153,7 +154,7 @@ class Twin:
         return self._known[key]
 
     def applicable(self, kind: str, ranks: int) -> list[str]:
-        """The algorithms that `best` chooses from."""
+        """The algorithms that `best` chooses from; not `in_switch`, since nothing says which switches can reduce."""
         made = [name for each, name in ALGORITHMS if each == kind]
         if ranks & (ranks - 1) and "halving_doubling" in made:
             made.remove("halving_doubling")
@@ -163,8 +164,6 @@ class Twin:
             made.remove("tree")
         if self._dimensions(ranks) and kind in ("all_reduce", "reduce_scatter", "all_gather"):
             made.append("hierarchical")
-        if kind == "all_reduce" and self._reduces_inside():
-            made.append("in_switch")
         return made
 
     def _simulate(
@@ -200,7 +199,7 @@ class Twin:
             steps = [replace(step, times=step.times * parts) for step in steps]
         load = load_of(self.network, self._carried(setting, steps), seconds)
         flows = sum(step.flows for step in steps) * (parts if algorithm == "tree" else 1)
-        return Collective(kind, algorithm, len(who), nbytes, seconds, found, flows, load)
+        return Collective(kind, algorithm, len(who), nbytes, seconds, found, flows, load, *self._trust(setting, steps))
 
     def _in_switch(self, kind: str, nbytes: float, who: Ids, salt: int) -> Collective:
         """One stream to a root and back, over all ways at once: switches add up what comes and copy what goes."""
@@ -228,6 +227,14 @@ class Twin:
     def _dimensions(self, ranks: int) -> tuple[int, ...]:
         sizes = self.network.dimensions
         return sizes if len(sizes) > 1 and math.prod(sizes) == ranks == self.network.ranks else ()
+
+    def _trust(self, setting: Setting, steps: Sequence[Step]) -> tuple[str, tuple[str, ...]]:
+        """What the fabric says of the figures that steps went by: their source, and sizes beyond what is known."""
+        if self.fabric is None:
+            return "", ()
+        ends = [(step, setting.ranks[step.src[i]], setting.ranks[step.dst[i]]) for step in steps for i in (0, -1)]
+        costs = [self.fabric.send(max(1, int(step.nbytes)), int(src), int(dst)) for step, src, dst in ends]
+        return weakest([cost.source for cost in costs]), tuple(dict.fromkeys(each for c in costs for each in c.beyond))
 
     def _carried(self, setting: Setting, steps: Sequence[Step]) -> Values:
         """Wire bytes over each resource."""
