@@ -57,7 +57,8 @@ def add(commands: Any) -> None:
             "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
         )
         each.add_argument("--algorithm", default="best",
-                          help="ring, tree, halving_doubling, direct, hierarchical, in_switch, best (default)")  # fmt: skip
+                          help="best (default), ring, tree, halving_doubling, direct, hierarchical or in_switch",
+                          )  # fmt: skip
         each.add_argument("--json", action="store_true", help="print JSON")
 
 
