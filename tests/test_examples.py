@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EXPECTED = {
     "device_arena.py": "written back: True 8 copies in",
+    "fabric.py": "3000 m is beyond the reach of optics-dsp, 500 m",
     "kv_pool.py": "blocks in the pool: 44 for 108 that were asked for",
     "kv_transformers.py": "worker 1: 496 of 500 tokens were there",
     "kv_vllm.py": "vLLM is not installed",  # with it: tests/vllm/test_example.py

@@ -61,6 +61,19 @@ def test_sizes_beyond_what_is_known_are_flagged_everywhere() -> None:
     assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
+def test_scattered_pieces_cost_messages_each_and_loads_whole_lines() -> None:
+    chunks = {
+        each.protocol: each for each in same_wires(("cxl-3", "infiniband", "rdma-rpc"), sizes=(20_000,), pieces=128)
+    }
+    one = {each.protocol: each for each in same_wires(("cxl-3", "infiniband", "rdma-rpc"), sizes=(20_000,))}
+    wire_s = 20_000 / 50e9
+    assert chunks["cxl-3"].seconds - one["cxl-3"].seconds == pytest.approx(127 * wire_s * 256 / 240, rel=0.01)
+    assert chunks["infiniband"].seconds - one["infiniband"].seconds == pytest.approx(127 * 0.83e-6)
+    assert chunks["rdma-rpc"].seconds - one["rdma-rpc"].seconds == pytest.approx(127 * 8.4e-6)
+    words = same_wires(("cxl-3",), sizes=(8,), pieces=1001)[0].seconds - same_wires(("cxl-3",), sizes=(8,))[0].seconds
+    assert words == pytest.approx(1000 * 64 / (50e9 * 240 / 256)), "a line moves for every word"
+
+
 def test_an_unknown_protocol_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="mean 'nvlink'"):
         same_wires(("nvlnk",))

@@ -53,7 +53,7 @@ def test_published_counts_come_out() -> None:
 def test_messages_pay_what_loads_do_not() -> None:
     pool, rdma = Fabric.load("scalepool"), Fabric.load("scalepool-rdma")
     far = pool.network.ranks - 1
-    assert pool.semantics(64, 0, far).name == "cxl-3 load"
+    assert pool.semantics(64, 0, far).name == "cxl-3 store"
     assert rdma.semantics(64, 0, far).name == "infiniband"
     assert pool.send(64, 0, far).seconds < rdma.send(64, 0, far).seconds
     assert pool.send(64, 0, 1) == rdma.send(64, 0, 1), "within a rack nothing differs"

@@ -51,14 +51,14 @@ def memory(name: str) -> MemoryProtocol:
 
 def test_a_load_waits_for_its_request_and_a_store_does_not() -> None:
     cxl = memory("cxl-2")
-    load_, store = cxl.semantics(64, 100e-9), cxl.semantics(64, 100e-9, "store")
+    load_, store = cxl.semantics(64, 100e-9, "load"), cxl.semantics(64, 100e-9, "store")
     assert load_.overhead_s - store.overhead_s == pytest.approx(100e-9)
     assert store.overhead_s == cxl.end_s.value
 
 
 def test_requests_in_flight_bound_the_rate_by_littles_law() -> None:
     cxl = memory("cxl-2")
-    costs = cxl.semantics(1 << 20, 300e-9, memory_s=100e-9)
+    costs = cxl.semantics(1 << 20, 300e-9, "load", memory_s=100e-9)
     payload = costs.rate_cap_bytes_per_s * costs.efficiency
     assert payload == pytest.approx(256 * 64 / (165e-9 + 600e-9 + 100e-9))
 
@@ -78,6 +78,9 @@ def test_a_small_message_goes_along_with_the_doorbell() -> None:
     assert isinstance(found, MessageProtocol)
     assert alone(found.semantics(32, 0.0), 32, 0.0, 12.5e9) == pytest.approx(0.83e-6, rel=0.01)
     assert found.semantics(221, 0.0).overhead_s == pytest.approx(0.83e-6 + 0.75e-6)
+    assert found.semantics(32, 1e-6, "load").overhead_s == pytest.approx(0.83e-6 + 0.75e-6 + 1e-6), "an RDMA read"
+    tcp = semantics(protocols()["tcp"], 32, 1e-6, "load")
+    assert tcp.overhead_s == pytest.approx(10e-6 + 1e-6 + 10e-6), "a request of its own"
 
 
 def test_a_window_bounds_the_rate_over_a_long_way() -> None:
@@ -104,7 +107,8 @@ def test_the_cost_on_a_topology_is_that_of_its_semantics_and_its_path(nbytes: in
     path = fabric.network.path(source, 63)
     costs = fabric.semantics(nbytes, source, 63, access=access)
     path_s, width = fabric.network.latency_s[path].sum(), fabric.network.capacity_bytes_per_s[path].min()
-    assert fabric.send(nbytes, source, 63).seconds == pytest.approx(alone(costs, nbytes, path_s, width), rel=1e-12)
+    sent = fabric.send(nbytes, source, 63, access=access)
+    assert sent.seconds == pytest.approx(alone(costs, nbytes, path_s, width), rel=1e-12)
 
 
 POD_FABRIC = load(POD)
@@ -117,12 +121,12 @@ def test_a_way_over_two_protocols_pays_both_and_the_request_once() -> None:
         "    latency_s: {value: 1e-8, source: assumed}\ntopology:",
     )
     mixed = load(text.replace("protocol: infiniband", "protocol: nvlink"))
-    costs = mixed.semantics(1 << 20, 0, 63)
+    costs = mixed.semantics(1 << 20, 0, 63, access="load")
     path_s = mixed.network.latency_s[mixed.network.path(0, 63)].sum()
     ends = memory("nvlink").end_s.value + memory("cxl-3").end_s.value
     assert costs.overhead_s == pytest.approx(ends + path_s)
     assert costs.efficiency == pytest.approx(240 / 256)
-    near = mixed.semantics(1 << 20, 0, 1)
+    near = mixed.semantics(1 << 20, 0, 1, access="load")
     assert near.name == "nvlink load"
     assert mixed.send(64, 0, 1).source == "assumed"
 

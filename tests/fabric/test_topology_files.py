@@ -189,6 +189,25 @@ def test_a_mistake_in_an_included_file_names_that_file(tmp_path: Path) -> None:
         Fabric.load(tmp_path / "upper.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[a, b]: 1", r"line 3, column 1: expected a key of a fabric.*a list came"),
+        ("wires:\n  - name: [x]", r"line 4, column 11: wires\[1\].name: expected some text, a list came"),
+        ("wires: 3", r"line 3, column 8: wires: expected a list"),
+        ("name: again", r"line 3, column 1: key 'name' is given twice"),
+    ],
+)
+def test_a_file_that_includes_is_refused_like_any_other(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "upper.yaml").write_text(f"name: upper\ninclude: [pod.yaml]\n{text}\n")
+    with pytest.raises(BadInput, match=r"upper\.yaml, " + words):
+        Fabric.load(tmp_path / "upper.yaml")
+    (tmp_path / "upper.yaml").write_text("name: upper\ninclude: [[pod.yaml]]\nplaces: []\n")
+    with pytest.raises(BadInput, match=r"line 2, column 11: include\[0\]: expected some text, a list came"):
+        Fabric.load(tmp_path / "upper.yaml")
+
+
 def test_includes_in_a_circle_or_of_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: a\ninclude: [b.yaml]\n")
     (tmp_path / "b.yaml").write_text("name: b\ninclude:\n  - a.yaml\n")

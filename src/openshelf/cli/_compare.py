@@ -36,8 +36,8 @@ def print_derived(found: Sequence[Derived]) -> None:
     for each in found:
         published = f"{each.low:g}" if each.low == each.high else f"{each.low:g} to {each.high:g}"
         computed = "not known" if each.computed is None else f"{each.computed:.4g}"
-        error = "" if each.error is None else f"{each.error:+.1%}"
-        table.add_row(each.what, each.unit, published, computed, error + ("" if each.met else " missed"), each.inputs)
+        error = "" if each.error is None else f"{each.error:+.1%}{'' if each.met else ' missed'}"
+        table.add_row(each.what, each.unit, published, computed, error, each.inputs)
     console = Console()
     console.print(table)
     missed = [each.what for each in found if not each.met]

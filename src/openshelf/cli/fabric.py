@@ -67,7 +67,8 @@ def add(commands: Any) -> None:
     wires.add_argument("--length", type=float, metavar="M", default=20.0, help="of all wires together (20)")
     wires.add_argument("--medium", default="optics-dsp", help="(optics-dsp)")
     wires.add_argument("--switches", type=int, default=1, help="on the way (1), of 240 ns each")
-    wires.add_argument("--access", choices=("load", "store"), default="load", help="by memory semantics (load)")
+    wires.add_argument("--access", choices=("load", "store"), default="load", help="fetch bytes, or push them (load)")
+    wires.add_argument("--pieces", type=int, default=1, help="so many of each size, from scattered places (1)")
     wires.add_argument("--svg", metavar="PATH", help="write a plot")
     wires.set_defaults(run=run_compare)
     following = parts.add_parser(
@@ -169,14 +170,16 @@ def run_compare(args: argparse.Namespace) -> int:
 
     if args.medium not in media():
         raise UnknownName(f"no medium is named {args.medium!r}; there is {', '.join(media())}")
-    if args.bandwidth <= 0 or args.length <= 0 or args.switches < 0:
-        raise BadInput("expected a bandwidth and a length above 0, and 0 or more switches")
+    if args.bandwidth <= 0 or args.length <= 0 or args.switches < 0 or args.pieces < 1:
+        raise BadInput("expected a bandwidth and a length above 0, 0 or more switches, and 1 piece or more")
     names = tuple(args.protocols.split(",")) if args.protocols else USUAL
     given = Wires(args.bandwidth, args.length, args.medium, args.switches)
-    priced = same_wires(names, given, args.access)
+    priced = same_wires(names, given, args.access, pieces=args.pieces)
+    many = f"{args.pieces} pieces of each size; " if args.pieces > 1 else ""
     title = (
+        f"{many}"
         f"{args.bandwidth / 1e9:g} GB/s, {args.length:g} m of {args.medium}, {args.switches} switches: "
-        f"{given.path_s * 1e9:.0f} ns one way; {args.access}s against messages"
+        f"{given.path_s * 1e9:.0f} ns one way; {'bytes are fetched' if args.access == 'load' else 'bytes are pushed'}"
     )
     if args.svg:
         Path(args.svg).write_text(same_wires_svg(priced, title), encoding="utf-8")

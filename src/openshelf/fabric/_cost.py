@@ -62,7 +62,7 @@ class Rules:
 
     protocols: Mapping[str, MemoryProtocol | MessageProtocol] = field(default_factory=dict)
     media: dict[str, Medium] = field(default_factory=dict)
-    access: Access = "load"
+    access: Access = "store"
 
     def kind(self, name: str) -> Protocol:
         """The semantics of a protocol."""

@@ -70,11 +70,11 @@ def _latencies() -> list[Derived]:
     cxl, direct_s = _memory("cxl-2"), 100e-9
 
     def through(switch_s: float) -> float:
-        costs = cxl.semantics(64, switch_s)
+        costs = cxl.semantics(64, switch_s, "load")
         return (costs.overhead_s + switch_s + direct_s) * 1e9
 
     matrix = Fabric.load("cloudmatrix384")
-    near, far = (matrix.send(512, 0, target).seconds * 1e6 for target in (1, 383))
+    near, far = (matrix.send(512, 0, target, access="load").seconds * 1e6 for target in (1, 383))
     send = protocols()["infiniband"]
     assert isinstance(send, MessageProtocol)
 

@@ -116,20 +116,20 @@ class Fabric(Checked):
         """The topology, compiled; raises BadInput if the fabric has none."""
         return _join.network(self)
 
-    def semantics(self, nbytes: int, source: int, target: int, *, access: Access = "load") -> Semantics:
+    def semantics(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Semantics:
         """What `nbytes` from one endpoint of the topology to another cost beside the wires, by the wires' protocols.
 
-        Where a way crosses several protocols, each one's overhead is paid, and the narrowest holds. `access` says
-        whether protocols with memory semantics load or store.
+        Where a way crosses several protocols, each one's overhead is paid, and the narrowest holds. `access`: the
+        source stores (or sends), or the target loads (or asks, and is sent).
         """
         return _join.semantics(self, nbytes, source, target, access)
 
-    def send(self, nbytes: int, source: int, target: int, *, access: Access = "load") -> Cost:
+    def send(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Cost:
         """What `nbytes` from one endpoint of the topology to another cost, alone there; memories not counted."""
         return _join.send(self, nbytes, source, target, access)
 
     def cost(
-        self, nbytes: int, source: str, target: str, *, protocol: Protocol | None = None, access: Access = "load"
+        self, nbytes: int, source: str, target: str, *, protocol: Protocol | None = None, access: Access = "store"
     ) -> Cost:
         """What moving `nbytes` from one place to another costs, by the way that is fastest for that size.
 

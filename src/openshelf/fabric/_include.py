@@ -27,7 +27,7 @@ def load(cls: type[Checked], path: Path, above: tuple[Path, ...] = ()) -> yaml.N
     node = _yaml.compose(cls, text, str(path))
     if not isinstance(node, yaml.MappingNode):
         return node  # the reader says what is wrong with it
-    found = [child for key, child in node.value if getattr(key, "value", None) == "include"]
+    found = [child for key, child in node.value if _key(key) == "include"]
     if len(found) != 1 or not isinstance(found[0], yaml.SequenceNode):
         return node
     inherited: list[tuple[yaml.Node, yaml.Node]] = []
@@ -35,7 +35,7 @@ def load(cls: type[Checked], path: Path, above: tuple[Path, ...] = ()) -> yaml.N
         if isinstance(entry, yaml.ScalarNode):
             part = load(cls, _included(entry, path, (*above, path.resolve())), (*above, path.resolve()))
             if isinstance(part, yaml.MappingNode):
-                kept = [pair for pair in part.value if pair[0].value not in _OWN]
+                kept = [pair for pair in part.value if _key(pair[0]) not in _OWN]
                 inherited = _joined(inherited, kept)
     # A node that is not a name stays for the reader, which refuses it.
     bad = [entry for entry in found[0].value if not isinstance(entry, yaml.ScalarNode)]
@@ -60,24 +60,26 @@ def _joined(
     below: list[tuple[yaml.Node, yaml.Node]], above: list[tuple[yaml.Node, yaml.Node]]
 ) -> list[tuple[yaml.Node, yaml.Node]]:
     """The pairs of two mappings; of a key in both, lists are joined by name, else the upper one stays."""
-    upper = {key.value: value for key, value in above}
-    lower = {key.value: value for key, value in below}
-    result = []
-    for key, value in below:
-        if key.value not in upper:
-            result.append((key, value))
+    upper = {_key(key) for key, _ in above}
+    lower = {_key(key): value for key, value in below}
+    result = [(key, value) for key, value in below if _key(key) not in upper]
     for key, value in above:
-        under = lower.get(key.value)
+        under = lower.get(_key(key))
         if isinstance(value, yaml.SequenceNode) and isinstance(under, yaml.SequenceNode):
             names = {_name(item) for item in value.value}
             items = [item for item in under.value if _name(item) not in names] + value.value
             value = yaml.SequenceNode(value.tag, items, value.start_mark, value.end_mark)
-        elif key.value == "protocols" and isinstance(value, yaml.MappingNode) and isinstance(under, yaml.MappingNode):
+        elif _key(key) == "protocols" and isinstance(value, yaml.MappingNode) and isinstance(under, yaml.MappingNode):
             value = yaml.MappingNode(value.tag, _joined(under.value, value.value), value.start_mark, value.end_mark)
         result.append((key, value))
     return result
 
 
+def _key(node: yaml.Node) -> object:
+    """A key's text; one that is no text is like no other, and left for the reader to refuse."""
+    return node.value if isinstance(node, yaml.ScalarNode) else id(node)
+
+
 def _name(node: yaml.Node) -> object:
     pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    return next((value.value for key, value in pairs if key.value == "name"), id(node))
+    return next((_key(value) for key, value in pairs if _key(key) == "name"), id(node))

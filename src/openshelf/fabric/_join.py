@@ -10,7 +10,7 @@ from openshelf.fabric._cost import Cost, Step, along, require_size, through
 from openshelf.fabric._fields import Path, Problem, nearest
 from openshelf.fabric._model import Link, Source, weakest
 from openshelf.fabric._network import Network, Semantics
-from openshelf.fabric._protocols import Access, MemoryProtocol, beyond
+from openshelf.fabric._protocols import Access, beyond
 from openshelf.fabric._protocols import semantics as semantics_of
 from openshelf.fabric._wires import Wire, compiled, latency_of, medium_problems
 
@@ -45,9 +45,8 @@ def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Acc
         return Semantics("none")
     if len(parts) == 1:
         return parts[0]
-    # Each part of memory semantics counts the way of a load's request, which goes once.
-    loads = sum(access == "load" and isinstance(fabric.known_protocols[name], MemoryProtocol) for name in names)
-    again_s = max(0, loads - 1) * path_s
+    # Each part counts the way of a load's request, which goes once.
+    again_s = (len(names) - 1) * path_s if access == "load" else 0.0
     copied = sum(each.copies / each.copy_bytes_per_s for each in parts)
     split = max(parts, key=lambda each: each.fragment_s)
     return Semantics(

@@ -70,7 +70,7 @@ class MemoryProtocol(Checked):
         return _worst(self.outstanding, self.end_s, self.store_bytes_per_s, self.load_bytes_per_s)
 
     def semantics(
-        self, nbytes: int, path_s: float, access: Access = "load", memory_s: float = 0.0, sharers: int = 0
+        self, nbytes: int, path_s: float, access: Access = "store", memory_s: float = 0.0, sharers: int = 0
     ) -> Semantics:
         """What `nbytes` by loads or stores cost beside a path of `path_s` one way and a memory that takes `memory_s`.
 
@@ -138,16 +138,23 @@ class MessageProtocol(Checked):
             self.window_bytes,
         )  # fmt: skip
 
-    def semantics(self, nbytes: int, path_s: float) -> Semantics:
-        """What a message of `nbytes` costs beside a path of `path_s` one way, until the receiver may use it."""
-        fetch_s = self.fetch_s.value if self.fetch_s and nbytes > self.inline_bytes else 0.0
-        overhead_s = self.doorbell_s.value + fetch_s + self.completion_s.value
+    def semantics(self, nbytes: int, path_s: float, access: Access = "store") -> Semantics:
+        """What a message of `nbytes` costs beside a path of `path_s` one way, until the receiver may use it.
+
+        Stored, it is sent by who has it. To load it, who wants it has to ask: one-sided where the card fetches (an RDMA
+        read; then nothing goes along with a doorbell), else by a message of its own.
+        """
+        fetched = self.fetch_s is not None and (access == "load" or nbytes > self.inline_bytes)
+        sent_s = self.doorbell_s.value + self.completion_s.value
+        overhead_s = sent_s + (self.fetch_s.value if self.fetch_s and fetched else 0.0)
         efficiency = self.efficiency.value if self.efficiency else self.framing.efficiency
         cap = float("inf")
         if self.window_bytes:
             cap = self.window_bytes.value / (overhead_s + 2 * path_s) / efficiency
+        if access == "load":
+            overhead_s += path_s + (0.0 if self.fetch_s else sent_s)
         return Semantics(
-            name=self.name,
+            name=self.name if access == "store" else f"{self.name} read",
             overhead_s=overhead_s,
             fragment_s=self.fragment_s.value if self.fragment_s else 0.0,
             fragment_bytes=self.fragment_bytes,
@@ -182,13 +189,13 @@ def semantics(
     protocol: MemoryProtocol | MessageProtocol,
     nbytes: int,
     path_s: float,
-    access: Access = "load",
+    access: Access = "store",
     memory_s: float = 0.0,
 ) -> Semantics:
     """What moving `nbytes` by a protocol costs beside its path, `path_s` one way, and the memory it is in."""
     if isinstance(protocol, MemoryProtocol):
         return protocol.semantics(nbytes, path_s, access, memory_s)
-    return protocol.semantics(nbytes, path_s)
+    return protocol.semantics(nbytes, path_s, access)
 
 
 def beyond(protocol: MemoryProtocol | MessageProtocol, nbytes: int) -> str:

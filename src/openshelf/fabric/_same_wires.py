@@ -13,7 +13,7 @@ from openshelf.errors import UnknownName
 from openshelf.fabric._cost import through
 from openshelf.fabric._fields import nearest
 from openshelf.fabric._media import media
-from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, protocols, semantics
+from openshelf.fabric._protocols import Access, MemoryProtocol, beyond, protocols, semantics
 
 SIZES = tuple(8**n for n in range(1, 11))
 """8 bytes to 1 GiB."""
@@ -50,29 +50,32 @@ class Priced:
 
 
 def same_wires(
-    names: tuple[str, ...] = USUAL, wires: Wires | None = None, access: Access = "load", sizes: tuple[int, ...] = SIZES
+    names: tuple[str, ...] = USUAL,
+    wires: Wires | None = None,
+    access: Access = "load",
+    sizes: tuple[int, ...] = SIZES,
+    pieces: int = 1,
 ) -> list[Priced]:
-    """Every size by every protocol."""
+    """Every size by every protocol; `pieces` of that size from scattered places, such as the parts of a KV block.
+
+    The first piece takes what it takes alone, each further one the slower of what its bytes take on the wire and what
+    it costs to post and complete it: nothing for lines, a doorbell, a completion and its copies for a message.
+    """
     given, known = wires or Wires(), protocols()
     found = []
     for name in names:
         if name not in known:
             raise UnknownName(f"no protocol is named {name!r}; there is {', '.join(known)}{nearest(name, list(known))}")
-        kind = "memory" if isinstance(known[name], MemoryProtocol) else "message"
+        protocol = known[name]
+        kind = "memory" if isinstance(protocol, MemoryProtocol) else "message"
         for nbytes in sizes:
-            costs = semantics(known[name], nbytes, given.path_s, access, given.memory_s)
+            costs = semantics(protocol, nbytes, given.path_s, access, given.memory_s)
             latency_s, rate = through(nbytes, given.bandwidth_bytes_per_s, given.path_s, costs)
-            asked_s = _asked_s(known[name], nbytes, given.path_s) if access == "load" else 0.0
-            seconds = asked_s + latency_s + given.memory_s + nbytes / rate
-            found.append(Priced(name, kind, nbytes, seconds, beyond(known[name], nbytes)))
+            if isinstance(protocol, MemoryProtocol):
+                each_s = -(-nbytes // protocol.line_bytes) * protocol.line_bytes / rate
+            else:
+                software_s = protocol.doorbell_s.value + protocol.completion_s.value
+                each_s = max(nbytes / rate, software_s + float(costs.before_s(nbytes)) - costs.overhead_s)
+            seconds = latency_s + given.memory_s + nbytes / rate + (pieces - 1) * each_s
+            found.append(Priced(name, kind, nbytes, seconds, beyond(protocol, nbytes)))
     return found
-
-
-def _asked_s(protocol: MemoryProtocol | MessageProtocol, nbytes: int, path_s: float) -> float:
-    """What it takes to ask for bytes that are then sent; a load's own request is in its semantics."""
-    if isinstance(protocol, MemoryProtocol):
-        return 0.0
-    if protocol.fetch_s is None:
-        return path_s + protocol.semantics(64, path_s).overhead_s
-    # The far card fetches small payloads too: only who has the bytes at hand sends them along with the doorbell.
-    return path_s + (protocol.fetch_s.value if nbytes <= protocol.inline_bytes else 0.0)
