@@ -9,6 +9,7 @@ beside one another.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from openshelf.fabric import LinkClass, Network, Semantics, SwitchClass, topologies
 from openshelf.twin import Twin
 
-FILE = Path(__file__).resolve().parents[3] / "shared" / "data" / "astra_collectives.json"
+DATA = Path(os.environ.get("OPENSHELF_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+FILE = DATA / "astra_collectives.json"
 RUNS: list[dict[str, Any]] = json.loads(FILE.read_text())["runs"] if FILE.exists() else []
 ALGORITHMS = {"ring": "ring", "direct": "direct", "halvingDoubling": "halving_doubling"}
 

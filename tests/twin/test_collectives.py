@@ -12,7 +12,7 @@ from openshelf.fabric import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric import topologies as top
 from openshelf.twin import Change, Twin
 from openshelf.twin._algorithms import ALGORITHMS, steps_of
-from openshelf.twin._steps import BARRIERS, GRAPH, LOCK_STEP, WALK
+from openshelf.twin._steps import DRIFTING, GRAPH, LOCK_STEP, WALK
 
 B, L = 50e9, 5e-7
 LINK = LinkClass("link", B, L)
@@ -100,7 +100,16 @@ def test_steps_solved_once_take_as_long_as_every_flow(name: str) -> None:
 
 def test_what_is_not_simulated_flow_by_flow_says_so() -> None:
     made = Twin(top.fat_tree(16, LINK, SLOW, 2)).collective("all_reduce", S, algorithm="halving_doubling", how="steps")
-    assert made.how == BARRIERS
+    assert made.how == DRIFTING
+
+
+@pytest.mark.parametrize("nbytes", [1e4, 1e9])
+def test_what_is_approximate_is_near(nbytes: float) -> None:
+    xlink, xswitch = LinkClass("x", 450e9, 2e-7), SwitchClass("x", 8, 1e-7)
+    twin = Twin(top.rail_optimised(8, 4, 4, 4, xlink, xswitch, LINK, LINK, SWITCH))
+    for algorithm in ("ring", "halving_doubling", "direct", "hierarchical"):
+        near, full = (twin.collective("all_reduce", nbytes, algorithm=algorithm, how=how) for how in ("steps", "graph"))
+        assert near.seconds == pytest.approx(full.seconds, rel=0.15), algorithm
 
 
 def test_the_best_is_none_worse_than_any() -> None:

@@ -145,14 +145,14 @@ def _hierarchical(kind: str, ranks: int, nbytes: float, dimensions: Sequence[int
     up, size, stride = [], nbytes, 1
     for extent in dimensions:
         if extent > 1:
-            up.append(_in_groups(_ring(extent, size, extent - 1, True), ranks, extent, stride))
+            up.append(in_groups(_ring(extent, size, extent - 1, True), ranks, extent, stride))
             size /= extent
         stride *= extent
     down = [replace(step, reduces=False) for step in reversed(up)]
     return {"all_reduce": [*up, *down], "reduce_scatter": up, "all_gather": down}[kind]
 
 
-def _in_groups(step: Step, ranks: int, extent: int, stride: int) -> Step:
+def in_groups(step: Step, ranks: int, extent: int, stride: int) -> Step:
     """A step among `extent` ranks, done by all groups of ranks that differ in one coordinate."""
     every = np.arange(ranks, dtype=np.int64)
     base = every[every // stride % extent == 0]

@@ -5,14 +5,14 @@ delay, every rank is at the same moment after it, and the next step finds what t
 delays differ, and no two flows of the one repeated step share a resource, a rank is late by the delays that its bytes
 met on their way: since all flows take as long on the wires, one that starts behind another on a resource never catches
 up with it, so nothing is shared, and the time is that of the slowest walk along the steps. All else is run as a graph,
-unless that is too large: then every step waits for the one before everywhere, and the result says so. That is no bound:
-ranks that drift apart may wait less, or meet more of each other's flows.
+unless that is too large: then every flow takes what it takes in its step alone, though ranks drift apart and meet flows
+of other steps, and the result says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from openshelf.twin._tasks import Tasks, run
 LOCK_STEP = "steps solved once: all ranks in step"
 WALK = "steps solved once: nothing shared, ranks late by their delays"
 GRAPH = "every flow"
-BARRIERS = "steps that wait for one another everywhere: approximate"
+DRIFTING = "flows as long as in their step alone: approximate"
 _SAME = 1e-9
-_MOST_WORK = 3e8  # flows times flows of a step, of a graph that is run without being asked for
+_MOST_WORK = 1e8  # flows times flows of a step, of a graph that is run without being asked for
+_MOST_FOLLOWED = 2e7  # flows of one repeated step that are followed in that case
 _MANY = 20_000  # flows of one step, from which on their ends are handled in batches
 
 
@@ -72,7 +73,7 @@ def seconds_of(setting: Setting, steps: Sequence[Step], how: str = "auto") -> tu
             return found
         work = sum(step.flows for step in steps) * max(len(step.src) for step in steps)
         if how == "steps" or (work > _MOST_WORK and sum(step.times for step in steps) > 1):
-            return sum(_alone(setting, each.step) * each.step.times for each in solved), BARRIERS
+            return _drifting(setting, solved), DRIFTING
     window = _window(setting, steps)
     return run(graph_of(setting, steps), (), window).seconds, GRAPH
 
@@ -191,9 +192,45 @@ def _walk(solved: Sequence[_Solved]) -> tuple[float, str] | None:
     return wire + float(late.max()), WALK
 
 
-def _alone(setting: Setting, step: Step) -> float:
-    one = Step(step.src, step.dst, step.nbytes, 1, step.reduces)
-    return run(graph_of(setting, [one]), (), _window(setting, [one])).seconds
+def _drifting(setting: Setting, solved: Sequence[_Solved]) -> float:
+    """Each flow takes what it takes in its step alone; a rank sends when it has received, one after the other.
+
+    Of a step that is done more often than can be followed, the rest goes on as its second half went.
+    """
+    count = 1 + max(int(max(each.step.src.max(), each.step.dst.max())) for each in solved)
+    ready, free, last = np.zeros(count), np.zeros(count), 0.0
+    alone: list[tuple[Step, Values]] = []
+    for each in solved:
+        src, dst = each.step.src, each.step.dst
+        wire = next((wire for step, wire in alone if _same_flows(step, each.step)), None)
+        if wire is None:
+            wire = each.wire if each.even or not each.shared else _alone(setting, each)
+            alone.append((each.step, wire))
+        single = len(np.unique(src)) == len(src)  # else its flows share what leaves a rank already
+        received = np.zeros(count, bool)
+        received[dst] = True
+        most = max(2, int(_MOST_FOLLOWED / len(src)))
+        half = 0.0
+        for turn in range(min(each.step.times, most)):
+            start = np.maximum(ready[src], free[src]) if single else ready[src]
+            free[src] = start + wire
+            arrive = start + each.delay + wire
+            ready[received] = 0.0
+            np.maximum.at(ready, dst, arrive)
+            ready[src[~received[src]]] = arrive[~received[src]]
+            last = max(last, float(arrive.max()))
+            half = last if turn == most // 2 else half
+        if each.step.times > most:
+            more = (each.step.times - most) * (last - half) / (most - 1 - most // 2)
+            ready, free, last = ready + more, free + more, last + more
+    return last
+
+
+def _alone(setting: Setting, solved: _Solved) -> Values:
+    """Seconds on the wires of each flow of a step: those that end give their share to others."""
+    one = replace(solved.step, times=1)
+    found = run(graph_of(setting, [one]), (), _window(setting, [one]))
+    return np.asarray(found.finish - solved.delay)
 
 
 def _window(setting: Setting, steps: Sequence[Step]) -> float:

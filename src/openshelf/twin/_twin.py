@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openshelf.errors import BadInput
-from openshelf.fabric import Fabric, Network
+from openshelf.fabric import Fabric, Network, Semantics
 from openshelf.fabric._fields import nearest
+from openshelf.fabric._model import weakest
 from openshelf.fabric._network import Ids, Values
-from openshelf.fabric._network import Semantics as Semantics
-from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, steps_of
+from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
 from openshelf.twin._costs import Costs, priced
 from openshelf.twin._load import Load, load_of
 from openshelf.twin._run import Run
@@ -23,6 +23,7 @@ from openshelf.twin._steps import GRAPH, Setting, graph_of, seconds_of
 from openshelf.twin._tasks import Change, Tasks, run
 
 NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch")
+_IN_GROUPS = ("ring", "halving_doubling", "direct")  # algorithms among the ranks of one dimension
 _TREE_CHUNKS = 16
 _MOST_TREE_FLOWS = 200_000
 _MOST_PAIRS = 4_000_000  # flows of a direct exchange; above, `best` does not try it
@@ -40,6 +41,10 @@ class Collective:
     how: str
     flows: int
     load: tuple[Load, ...]
+    source: str = ""
+    """The least trustworthy kind of figure that went into it, where a fabric says."""
+    beyond: tuple[str, ...] = ()
+    """Which sizes were extrapolated."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -57,7 +62,8 @@ class Collective:
         return {
             "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
-            "how": self.how, "flows": self.flows, "load": [each.plain() for each in self.load],
+            "how": self.how, "flows": self.flows, "source": self.source, "beyond": list(self.beyond),
+            "load": [each.plain() for each in self.load],
         }  # fmt: skip
 
 
@@ -77,13 +83,9 @@ class Twin:
         reduce_bytes_per_s: float = math.inf,
         window_s: float = 0.0,
     ) -> None:
-        if isinstance(network, Network):
-            self.network: Network = network
-            self.costs: Costs = costs or Semantics()
-        else:
-            fabric: Any = network
-            self.network = fabric.network
-            self.costs = costs or fabric.semantics
+        self.fabric = None if isinstance(network, Network) else network
+        self.network: Network = network if isinstance(network, Network) else network.network
+        self.costs: Costs = costs or (self.fabric.semantics if self.fabric else Semantics())
         self.reduce_bytes_per_s = reduce_bytes_per_s
         self.window_s = window_s
         self._known: dict[Any, Collective] = {}
@@ -109,11 +111,15 @@ class Twin:
         *,
         algorithm: str = "best",
         ranks: ArrayLike | None = None,
+        dimension: int | None = None,
         chunks: int = 0,
         how: str = "auto",
         salt: int = 0,
     ) -> Collective:
         """Simulates a collective among `ranks` (default: all endpoints that compute).
+
+        With a `dimension` of the network, every group of ranks that differ only in that coordinate does one, all at the
+        same time.
 
         `chunks` cuts it into parts: a tree passes them on one behind the other (default 16), others do one after the
         other. `how="graph"` simulates every flow where one solve of each step would do.
@@ -131,18 +137,24 @@ class Twin:
         who = np.arange(self.network.ranks) if ranks is None else np.asarray(ranks, np.int64).ravel()
         if len(who) < 2 or len(np.unique(who)) != len(who):
             raise BadInput(f"a collective is among at least 2 different ranks; {len(who)} came")
-        key = (kind, nbytes, algorithm, who.tobytes(), chunks, how, salt)
+        if dimension is not None and not 0 <= dimension < len(self._dimensions(len(who))):
+            raise BadInput(
+                f"dimension is {dimension!r}; the {len(who)} ranks have the dimensions {self._dimensions(len(who))}"
+            )
+        key = (kind, nbytes, algorithm, who.tobytes(), dimension, chunks, how, salt)
         if key not in self._known:
             if algorithm == "best":
-                tried = [self.collective(kind, nbytes, algorithm=name, ranks=who, chunks=chunks, how=how, salt=salt)
-                         for name in self.applicable(kind, len(who))]  # fmt: skip
+                among = len(who) if dimension is None else self._dimensions(len(who))[dimension]
+                names = [name for name in self.applicable(kind, among) if dimension is None or name in _IN_GROUPS]
+                tried = [self.collective(kind, nbytes, algorithm=name, ranks=who, dimension=dimension, chunks=chunks,
+                                         how=how, salt=salt) for name in names]  # fmt: skip
                 self._known[key] = min(tried, key=lambda each: each.seconds)
             else:
-                self._known[key] = self._simulate(kind, nbytes, algorithm, who, chunks, how, salt)
+                self._known[key] = self._simulate(kind, nbytes, algorithm, who, dimension, chunks, how, salt)
         return self._known[key]
 
     def applicable(self, kind: str, ranks: int) -> list[str]:
-        """The algorithms that `best` chooses from."""
+        """The algorithms that `best` chooses from; not `in_switch`, since nothing says which switches can reduce."""
         made = [name for each, name in ALGORITHMS if each == kind]
         if ranks & (ranks - 1) and "halving_doubling" in made:
             made.remove("halving_doubling")
@@ -152,13 +164,21 @@ class Twin:
             made.remove("tree")
         if self._dimensions(ranks) and kind in ("all_reduce", "reduce_scatter", "all_gather"):
             made.append("hierarchical")
-        if kind == "all_reduce" and self._reduces_inside():
-            made.append("in_switch")
         return made
 
     def _simulate(
-        self, kind: str, nbytes: float, algorithm: str, who: Ids, chunks: int, how: str, salt: int
+        self,
+        kind: str,
+        nbytes: float,
+        algorithm: str,
+        who: Ids,
+        dimension: int | None,
+        chunks: int,
+        how: str,
+        salt: int,
     ) -> Collective:
+        if dimension is not None and algorithm not in _IN_GROUPS:
+            raise BadInput(f"in one dimension there is {', '.join(_IN_GROUPS)}; {algorithm!r} came")
         if algorithm == "in_switch":
             return self._in_switch(kind, nbytes, who, salt)
         parts = chunks or (_TREE_CHUNKS if (kind, algorithm) == ("all_reduce", "tree") else 1)
@@ -167,13 +187,19 @@ class Twin:
             steps = steps_of(kind, algorithm, len(who), nbytes)
             seconds, found = run(graph_of(setting, steps, parts), (), self.window_s).seconds, GRAPH
         else:
-            steps = steps_of(kind, algorithm, len(who), nbytes / parts, self._dimensions(len(who)))
+            sizes = self._dimensions(len(who))
+            if dimension is None:
+                steps = steps_of(kind, algorithm, len(who), nbytes / parts, sizes)
+            else:
+                stride = math.prod(sizes[:dimension])
+                inside = steps_of(kind, algorithm, sizes[dimension], nbytes / parts)
+                steps = [in_groups(step, len(who), sizes[dimension], stride) for step in inside]
             seconds, found = seconds_of(setting, steps, how)
             seconds *= parts
             steps = [replace(step, times=step.times * parts) for step in steps]
         load = load_of(self.network, self._carried(setting, steps), seconds)
         flows = sum(step.flows for step in steps) * (parts if algorithm == "tree" else 1)
-        return Collective(kind, algorithm, len(who), nbytes, seconds, found, flows, load)
+        return Collective(kind, algorithm, len(who), nbytes, seconds, found, flows, load, *self._trust(setting, steps))
 
     def _in_switch(self, kind: str, nbytes: float, who: Ids, salt: int) -> Collective:
         """One stream to a root and back, over all ways at once: switches add up what comes and copy what goes."""
@@ -201,6 +227,14 @@ class Twin:
     def _dimensions(self, ranks: int) -> tuple[int, ...]:
         sizes = self.network.dimensions
         return sizes if len(sizes) > 1 and math.prod(sizes) == ranks == self.network.ranks else ()
+
+    def _trust(self, setting: Setting, steps: Sequence[Step]) -> tuple[str, tuple[str, ...]]:
+        """What the fabric says of the figures that steps went by: their source, and sizes beyond what is known."""
+        if self.fabric is None:
+            return "", ()
+        ends = [(step, setting.ranks[step.src[i]], setting.ranks[step.dst[i]]) for step in steps for i in (0, -1)]
+        costs = [self.fabric.send(max(1, int(step.nbytes)), int(src), int(dst)) for step, src, dst in ends]
+        return weakest([cost.source for cost in costs]), tuple(dict.fromkeys(each for c in costs for each in c.beyond))
 
     def _carried(self, setting: Setting, steps: Sequence[Step]) -> Values:
         """Wire bytes over each resource."""
