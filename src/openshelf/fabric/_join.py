@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openshelf.errors import BadInput, OpenshelfError
@@ -75,7 +76,11 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
         far = beyond(fabric.known_protocols[wire.protocol], nbytes)
         steps.append(Step(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire), far))
     before = Step(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(step.source for step in steps))
-    return along(nbytes, [before, *steps])
+    cost = along(nbytes, [before, *steps])
+    if joined.whole_messages and nbytes:  # every hop takes in all bytes before it sends any on
+        transfer_s = sum(nbytes / step.bandwidth_bytes_per_s for step in steps)
+        cost = replace(cost, seconds=cost.latency_s + transfer_s, transfer_s=transfer_s)
+    return cost
 
 
 def _memory_s(fabric: Fabric, endpoint: int) -> float:
