@@ -1,7 +1,8 @@
 """twin.nccl: measured collectives of real machines, predicted from calibrations on other rows of the same machines.
 
-Used by twin.py; by itself it prints every row. The data is profiling data of microsoft/vidur (MIT), read from beside
-the repository, or from OPENSHELF_NCCL.
+All-reduces are run by the twin, as rings over a switch with the calibrated step and bandwidth, after the calibrated
+launch. Used by twin.py; by itself it prints every row. The data is profiling data of microsoft/vidur (MIT), read from
+beside the repository, or from OPENSHELF_NCCL.
 """
 
 from __future__ import annotations
@@ -9,10 +10,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from openshelf.fabric import compare, fit, median_error, read_measured
+from openshelf.fabric import Calibration, LinkClass, Semantics, SwitchClass, compare, fit, median_error, read_measured
+from openshelf.fabric.topologies import single_switch
+from openshelf.twin import Twin
 from side_by_side import Report, Row, arguments
 
 PATH = Path(os.environ.get("OPENSHELF_NCCL", Path(__file__).parents[2] / "shared" / "data" / "nccl_measured.json"))
+
+
+def simulated(found: Calibration, nbytes: int, ranks: int, channels: int) -> float:
+    """Seconds of a ring all-reduce, by the twin."""
+    wire = LinkClass("calibrated", found.ring_bytes_per_s * channels)
+    twin = Twin(single_switch(ranks, wire, SwitchClass("switch", ranks)), Semantics("step", overhead_s=found.step_s))
+    return found.launch(nbytes) + twin.collective("all_reduce", nbytes, algorithm="ring").seconds
 
 
 def nccl_rows(every: bool = True) -> list[Row]:
@@ -20,7 +30,7 @@ def nccl_rows(every: bool = True) -> list[Row]:
     if not PATH.exists():
         return []
     measured = read_measured(PATH)
-    rows = compare(measured, fit(measured))
+    rows = compare(measured, fit(measured), simulated)
     note = f"not monotone: {'; '.join(sorted({each.name for each in measured if each.falls}))}"
     case = "median absolute error within nodes, 4 MiB and more"
     made = [Row("twin.nccl", case, 100 * median_error(rows), "%", "measured", None, None, bar="<= 15", note=note)]

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
-from openshelf.fabric import Fabric, bill, differences, presets, summary, used_figures
+from openshelf.errors import BadInput
+from openshelf.fabric import (
+    Efficiency,
+    EfficiencyPoint,
+    Fabric,
+    bill,
+    differences,
+    presets,
+    summary,
+    topologies,
+    used_figures,
+)
 from openshelf.show.fabric import fabric_svg
 
 from .test_topology_files import GRAPH, POD, load, with_topology
@@ -83,6 +95,26 @@ def test_differences_are_matched_by_name() -> None:
     assert found["wires.rail.protocol"] == ("infiniband", "roce")
     assert not any(where.startswith("places") for where in found)
     assert differences(one, one) == []
+
+
+def test_a_product_takes_longer_than_at_peak_and_sizes_beyond_the_curve_are_flagged() -> None:
+    gemm = Fabric.load("dgx-h100-ib").compute[0].gemm[0]
+    for work, share, beyond in ((1e8, 0.02, False), (1e11, 0.5, False), (1e12, 0.7, False), (1e15, 0.7, True)):
+        seconds, flagged = gemm.seconds(work)
+        assert seconds == pytest.approx(work / (989e12 * share))
+        assert flagged == beyond
+    assert gemm.seconds(1e3)[1]
+    assert replace(gemm, efficiency=None).seconds(1e12) == (1e12 / 989e12, False)
+    low, high = EfficiencyPoint(1e9, 0.5), EfficiencyPoint(1e10, 1.5)
+    with pytest.raises(BadInput, match=r"at most 1, 1\.5 came"):
+        Efficiency((low, high), "assumed")
+    with pytest.raises(BadInput, match="work must rise"):
+        Efficiency((low, low), "assumed")
+
+
+def test_every_generator_can_be_named_in_a_file() -> None:
+    made = {name for name in topologies.__all__ if name[0].islower()} - {"with_memory"}
+    assert made == set(Fabric.schema()["$defs"]["Topology"]["properties"])
 
 
 def test_a_small_graph_is_drawn_whole() -> None:

@@ -12,7 +12,7 @@ Measured series are not always monotone. Before fitting they are made so by pool
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -54,11 +54,14 @@ class Calibration:
         """Seconds of one send and its receive."""
         return self.send_s + nbytes / self.send_bytes_per_s
 
+    def launch(self, nbytes: int) -> float:
+        """Seconds before a collective's first step."""
+        return self.launch_s if nbytes >= LARGE else self.small_launch_s
+
     def all_reduce(self, nbytes: int, ranks: int, channels: int = 1) -> float:
         """Seconds of a ring all-reduce."""
-        launch_s = self.launch_s if nbytes >= LARGE else self.small_launch_s
         moved = 2 * (ranks - 1) / ranks * nbytes
-        return launch_s + 2 * (ranks - 1) * self.step_s + moved / (self.ring_bytes_per_s * channels)
+        return self.launch(nbytes) + 2 * (ranks - 1) * self.step_s + moved / (self.ring_bytes_per_s * channels)
 
     def beyond(self, nbytes: int) -> bool:
         """Whether a size is outside what was calibrated."""
@@ -101,8 +104,19 @@ def fit(measured: Sequence[Series]) -> list[Calibration]:
     return made
 
 
-def compare(measured: Sequence[Series], calibrations: Sequence[Calibration]) -> list[Row]:
-    """Every measured row beside its model; those of machines and link classes without a calibration are left out."""
+AllReduce = Callable[[Calibration, int, int, int], float]
+"""Seconds of an all-reduce of (calibration, bytes, ranks, channels)."""
+
+
+def compare(
+    measured: Sequence[Series],
+    calibrations: Sequence[Calibration],
+    all_reduce: AllReduce = Calibration.all_reduce,
+) -> list[Row]:
+    """Every measured row beside its model; those of machines and link classes without a calibration are left out.
+
+    `all_reduce` may be a simulator instead of the formula.
+    """
     known = {(each.machine, each.where): each for each in calibrations}
     rows = []
     for series in measured:
@@ -112,7 +126,7 @@ def compare(measured: Sequence[Series], calibrations: Sequence[Calibration]) -> 
         channels = series.per_node if series.where == "between" else 1
         for nbytes, seconds in series.points:
             send = series.collective == "send_recv"
-            modelled = found.send(nbytes) if send else found.all_reduce(nbytes, series.ranks, channels)
+            modelled = found.send(nbytes) if send else all_reduce(found, nbytes, series.ranks, channels)
             flags = (["beyond the calibrated sizes"] if found.beyond(nbytes) else []) + (
                 ["faster than a smaller size: noise?"] if nbytes in series.falls else []
             )
