@@ -10,19 +10,24 @@ from openshelf.errors import UnknownName
 from openshelf.fabric import SIZES, Fabric, Wires, derived, same_wires
 from openshelf.show.same_wires import same_wires_svg
 
-MISSED = {
-    "the same, measured by TraCT",  # a faster switch than the ratio of 2.8 says: 16 %
-    "the same with a low-latency controller",  # not to be computed: inputs not published
+NOT_TO_BE_COMPUTED = {
+    "the same with a low-latency controller",  # inputs not published
     "link from NIC to ToR (HPN)",
     "ToR switch (HPN)",
+}
+MISSED = {
+    "CXL load through a switch, TraCT",  # a faster switch than the ratio of 2.8 says: 16 %
+    "CXL bandwidth through a switch, TraCT",  # it has fewer lines in flight than we assume
+    "UnifiedBus in a node, start",
+    "UnifiedBus across nodes, a die",
 }
 
 
 def test_derived_figures_are_met_within_15_percent_and_misses_are_these() -> None:
     found = derived()
-    assert {each.what for each in found if not each.met} == MISSED
-    assert len(found) > 30
-    assert {each.what for each in found if each.computed is None} < MISSED
+    assert {each.what for each in found if each.kind == "derived" and not each.met} == NOT_TO_BE_COMPUTED
+    assert {each.what for each in found if each.kind == "measured" and not each.met} == MISSED
+    assert len(found) > 40
 
 
 def test_loads_beat_messages_where_bytes_are_few_and_all_come_near_the_wire_where_they_are_many() -> None:

@@ -32,12 +32,12 @@ def print_compare(priced: Sequence[Priced], title: str) -> None:
 
 def print_derived(found: Sequence[Derived]) -> None:
     """Published beside computed, and how many were missed."""
-    table = Table("figure", "unit", "published", "computed", "error", "from")
+    table = Table("figure", "kind", "unit", "published", "computed", "error", "from")
     for each in found:
         published = f"{each.low:g}" if each.low == each.high else f"{each.low:g} to {each.high:g}"
         computed = "not known" if each.computed is None else f"{each.computed:.4g}"
         error = "" if each.error is None else f"{each.error:+.1%}{'' if each.met else ' missed'}"
-        table.add_row(each.what, each.unit, published, computed, error, each.inputs)
+        table.add_row(each.what, each.kind, each.unit, published, computed, error, each.inputs)
     console = Console()
     console.print(table)
     missed = [each.what for each in found if not each.met]
