@@ -1,4 +1,4 @@
-"""A rack and a pod that nobody has built: an all-reduce on both, a failed cable, and a training step that hides its own.
+"""Networks that nobody has built: an all-reduce on two, a cable that fails, a training step that hides its traffic.
 
 Everything here is simulated; the figures of the links are made up.
 """
