@@ -56,6 +56,9 @@ def collectives(report: Report, times: int) -> None:
         note += f"; SimGrid here {found[0]:.1f} s, its time {found[1] / round_a_ring() - 1:+.2%} off ours"
     case = f"all-reduce of 64 MiB round {RANKS} ranks"
     report.add(Row("twin.ring1024", case, spent, "s", peer, ratio, None, bar="<= 0.05", note=note))
+    if times > 2:
+        every = cpu(lambda: Twin(ring(RANKS, LINK)).collective("all_reduce", SIZE, algorithm="ring", how="graph"), 1)
+        report.add(Row("twin.ring1024_flows", f"{case}, every flow", every, "s", "", None, None))
     case = f"all-to-all of 64 MiB among {RANKS} ranks on a switch, {RANKS * (RANKS - 1)} flows"
     spent = cpu(to_all, times)
     report.add(Row("twin.a2a1024", case, spent, "s", "", None, None, bar="<= 2", note="ASTRA-sim 115 s elsewhere"))

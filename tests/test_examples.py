@@ -18,6 +18,7 @@ EXPECTED = {
     "offload.py": "the same parameters: True",
     "share_weights.py": "row 0 is now [2. 2. 2.] after 1 worker",
     "tiers.py": "0.1001 from 64 MiB in 32 MiB of dram",
+    "twin.py": "critical path: backward of layer 2 > all-reduce of layer 2 > update",
     "two_hosts.py": "host a loads [2. 2. 2.]",
     "work_queue.py": "total 190000.0 expected 190000.0",
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from openshelf import _core
-from tests.twin.oracle import fair
+from tests.twin.oracle import Job, ends, fair
 
 
 def solve(capacity: list[float], paths: list[list[int]], caps: list[float]) -> NDArray[np.float64]:
@@ -18,6 +18,47 @@ def solve(capacity: list[float], paths: list[list[int]], caps: list[float]) -> N
     flat = np.array([each for path in paths for each in path], np.int32)
     made: NDArray[np.float64] = _core.max_min(np.array(capacity), at.astype(np.int64), flat, np.array(caps))
     return made
+
+
+def run(capacity: list[float], jobs: list[Job], changes: list[tuple[float, int, float]]) -> NDArray[np.float64]:
+    nexts = [[i for i, job in enumerate(jobs) if task in job.after] for task in range(len(jobs))]
+    finish: NDArray[np.float64]
+    _, finish, _, _ = _core.run_tasks(
+        capacity=np.array(capacity),
+        latency=np.zeros(len(capacity)),
+        work=np.array([job.work for job in jobs]),
+        delay=np.array([job.delay for job in jobs]),
+        cap=np.array([job.cap for job in jobs]),
+        path_at=np.cumsum([0, *(len(job.path) for job in jobs)]).astype(np.int64),
+        path=np.array([each for job in jobs for each in job.path], np.int32),
+        stream=np.full(len(jobs), -1, np.int32),
+        next_at=np.cumsum([0, *(len(each) for each in nexts)]).astype(np.int64),
+        next=np.array([i for each in nexts for i in each], np.int32),
+        change_time=np.array([time for time, _, _ in changes], np.float64),
+        change_resource=np.array([resource for _, resource, _ in changes], np.int32),
+        change_capacity=np.array([amount for _, _, amount in changes], np.float64),
+        window=0.0,
+        whole_messages=False,
+    )
+    return finish
+
+
+def test_runs_of_random_graphs_end_as_the_oracle_has_them() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(150):
+        resources, count = int(random.integers(1, 7)), int(random.integers(1, 16))
+        capacity = random.uniform(1, 10, resources).tolist()
+        jobs = []
+        for number in range(count):
+            flow = random.random() < 0.8
+            path = random.permutation(resources)[: random.integers(1, min(3, resources) + 1)].tolist() if flow else []
+            after = [int(each) for each in range(number) if random.random() < 0.15]
+            cap = float(random.uniform(0.5, 5)) if random.random() < 0.3 else math.inf
+            delay = float(random.uniform(0, 2)) if random.random() < 0.5 else 0.0
+            jobs.append(Job(float(random.uniform(1, 20)), path, after, delay, cap))
+        times = np.sort(random.uniform(0, 10, int(random.integers(0, 3))))
+        changes = [(float(at), int(random.integers(resources)), float(random.uniform(0.5, 10))) for at in times]
+        np.testing.assert_allclose(run(capacity, jobs, changes), ends(capacity, jobs, changes), rtol=1e-8)
 
 
 def test_a_thousand_random_instances_are_as_the_oracle_has_them() -> None:

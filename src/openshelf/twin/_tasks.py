@@ -54,9 +54,17 @@ class Tasks:
             raise BadInput(f"a task computes for {seconds!r} s; expected 0 or more")
         return self._one(COMPUTE, seconds, 0.0, math.inf, np.empty(0, np.int64), rank, after, stream, name)
 
-    def lasting(self, seconds: float, rank: int = 0, stream: int = -1, name: str = "", kind: int = FLOW) -> int:
+    def lasting(
+        self,
+        seconds: float,
+        rank: int = 0,
+        after: Sequence[int] = (),
+        stream: int = -1,
+        name: str = "",
+        kind: int = FLOW,
+    ) -> int:
         """A task of known time that loads nothing here, such as a collective that was simulated before."""
-        return self._one(kind, seconds, 0.0, math.inf, np.empty(0, np.int64), rank, (), stream, name)
+        return self._one(kind, seconds, 0.0, math.inf, np.empty(0, np.int64), rank, after, stream, name)
 
     def memory(
         self, nbytes: float, rank: int, what: str = "read", after: Sequence[int] = (), stream: int = -1, name: str = ""
