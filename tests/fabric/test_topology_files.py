@@ -151,6 +151,11 @@ def test_a_graph_in_two_parts_is_refused_with_line_and_column() -> None:
         load(text)
 
 
+def test_a_network_that_does_not_fit_into_memory_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"line 20, column 14: topology\.full_mesh: too large for this machine's memory"):
+        load(with_topology("  full_mesh: {endpoints: 50_000_000, link: cable}\n"))
+
+
 def test_a_link_beyond_its_reach_is_refused_too() -> None:
     link = """\
 links:

@@ -135,4 +135,6 @@ def _topology_problems(fabric: Fabric) -> list[Problem]:
             _ = fabric.network  # kept: made once
         except OpenshelfError as error:
             found.append((("topology", fabric.topology.generator), str(error)))
+        except MemoryError as error:
+            found.append((("topology", fabric.topology.generator), f"too large for this machine's memory: {error}"))
     return found
