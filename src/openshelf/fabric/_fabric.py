@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import _cost, _include, _join, _yaml
@@ -20,8 +20,10 @@ from openshelf.fabric._model import Compute, Link, Place, Protocol
 from openshelf.fabric._network import Network, Semantics
 from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, Protocols, protocols
 from openshelf.fabric._schema import schema_of
-from openshelf.fabric._topology import Topology
 from openshelf.fabric._wires import Switch, Wire, switches
+
+if TYPE_CHECKING:
+    from openshelf.fabric._topology import Topology
 
 FORMAT = 1
 
@@ -50,6 +52,13 @@ class Fabric(Checked):
     endpoint: str = field(default="", kw_only=True)
     memory_endpoint: str = field(default="", kw_only=True)
     topology: Topology | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def later_types(cls) -> dict[str, Any]:
+        """Types of fields that are imported with the first fabric: a process that makes none starts sooner."""
+        from openshelf.fabric._topology import Topology
+
+        return {"Topology": Topology}
 
     @classmethod
     def load(cls, name: str | os.PathLike[str] = "local") -> Fabric:

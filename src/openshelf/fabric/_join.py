@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openshelf.errors import BadInput, OpenshelfError
-from openshelf.fabric import _topology
 from openshelf.fabric._cost import Cost, Step, along, require_size, through
 from openshelf.fabric._fields import Path, Problem, nearest
 from openshelf.fabric._model import Link, Source, weakest
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 def network(fabric: Fabric) -> Network:
     """The compiled topology of a fabric."""
+    from openshelf.fabric import _topology
+
     if fabric.topology is None:
         raise BadInput(f"fabric {fabric.name!r} has no topology; add one under `topology:` (see docs/fabric.md)")
     wires = {each.name: compiled(each, fabric.known_media) for each in fabric.wires}
@@ -124,6 +125,8 @@ def problems(fabric: Fabric) -> list[Problem]:
 def _topology_problems(fabric: Fabric) -> list[Problem]:
     if fabric.topology is None:
         return []
+    from openshelf.fabric import _topology
+
     known = {"wires": [each.name for each in fabric.wires], "switches": sorted(fabric.known_switches)}
     found: list[Problem] = []
     for where, kind, name in _topology.names_used(fabric.topology):
