@@ -53,7 +53,7 @@ def ends(capacity: Sequence[float], jobs: Sequence[Job], changes: Sequence[tuple
                 ready = max((done[other] for other in job.after), default=0.0)
                 begins[i] = ready + job.delay + (0.0 if job.path else job.work)
         moving = [i for i in begins if i not in done and jobs[i].path and begins[i] <= now * (1 + 1e-12)]
-        rates = fair(room, [jobs[i].path for i in moving], [jobs[i].cap for i in moving]) if moving else []
+        rates = fair(room, [jobs[i].path for i in moving], [jobs[i].cap for i in moving])
         times = [now + left[i] / rate for i, rate in zip(moving, rates, strict=True) if rate > 0]
         times += [begins[i] for i in begins if i not in done and i not in moving]
         times += [pending[0][0]] if pending else []

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from openshelf.twin import Collective, Load, Run
 
 _MOST_SHOWN = 20
+_MOST_FLAGS = 4
 
 
 def print_collectives(fabric: str, made: Sequence[Collective]) -> None:
@@ -81,5 +82,8 @@ def _print_trust(console: Console, made: Sequence[Collective]) -> None:
     sources = sorted({each.source for each in made if each.source})
     if sources:
         console.print(f"figures are {' or '.join(sources)} at worst", markup=False, highlight=False)
-    for text in dict.fromkeys(text for each in made for text in each.beyond):
+    beyond = list(dict.fromkeys(text for each in made for text in each.beyond))
+    for text in beyond[:_MOST_FLAGS]:
         console.print(f"extrapolated: {text}", markup=False, highlight=False)
+    if len(beyond) > _MOST_FLAGS:
+        console.print(f"and {len(beyond) - _MOST_FLAGS} more sizes are extrapolated (--json lists them)", markup=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
@@ -59,6 +60,8 @@ def add(commands: Any) -> None:
         each.add_argument("--algorithm", default="best",
                           help="best (default), ring, tree, halving_doubling, direct, hierarchical or in_switch",
                           )  # fmt: skip
+        each.add_argument("--access", choices=("load", "store"), default="load",
+                          help="by protocols with memory semantics (load)")  # fmt: skip
         each.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -67,7 +70,8 @@ def run_one(args: argparse.Namespace) -> int:
         return _run_trace(args)
     if args.trace or args.csv:
         raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
-    made = [_simulated(_twin(args.fabric), size, args) for size in _sizes(args.size)]
+    twin = _twin(args.fabric, args.access)
+    made = [_simulated(twin, size, args) for size in _sizes(args.size)]
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
         return 0
@@ -78,7 +82,7 @@ def run_one(args: argparse.Namespace) -> int:
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    twins = {name: _twin(name) for name in dict.fromkeys(args.fabrics)}
+    twins = {name: _twin(name, args.access) for name in dict.fromkeys(args.fabrics)}
     sizes = _sizes(args.size)
     made = {name: [_simulated(twin, size, args) for size in sizes] for name, twin in twins.items()}
     if args.json:
@@ -95,7 +99,7 @@ def _run_trace(args: argparse.Namespace) -> int:
     from openshelf.show.twin_trace import write_run_trace
     from openshelf.twin import read_trace, run_trace
 
-    twin = _twin(args.fabric)
+    twin = _twin(args.fabric, args.access)
     run: Run = run_trace(
         twin,
         read_trace(args.et),
@@ -114,11 +118,12 @@ def _run_trace(args: argparse.Namespace) -> int:
     return 0
 
 
-def _twin(name: str) -> Twin:
+def _twin(name: str, access: Literal["load", "store"]) -> Twin:
     from openshelf.fabric import Fabric
     from openshelf.twin import Twin
 
-    return Twin(Fabric.load(name))
+    fabric = Fabric.load(name)
+    return Twin(fabric, partial(fabric.semantics, access=access))
 
 
 def _simulated(twin: Twin, size: int, args: argparse.Namespace) -> Collective:

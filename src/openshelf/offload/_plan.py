@@ -18,7 +18,9 @@ from openshelf.offload._rates import Home, Rates
 from openshelf.offload._schedule import schedule
 from openshelf.offload._simulate import Times, simulate
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._virtual import add_plan
 from openshelf.space import format_size
+from openshelf.twin import Tasks
 
 FORMAT = 1
 _KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
@@ -53,6 +55,13 @@ class Plan:
     def timeline(self) -> Times:
         """The times again, with a span for everything that compute and each lane do."""
         return simulate(self.program, self.steps, self.rates, self.homes, spans=True)
+
+    def add_to(self, tasks: Tasks, rank: int, *, flash: int, dram: int) -> int:
+        """Adds the steps to a task graph of the twin; homes are at the endpoints `flash` and `dram` of its network.
+
+        Gives a task that ends with the plan. Add it for many ranks to see what sharing the way to their memory costs.
+        """
+        return add_plan(self, tasks, rank, flash, dram)
 
     def __str__(self) -> str:
         return report(self)

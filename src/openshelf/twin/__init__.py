@@ -2,11 +2,12 @@
 
 from openshelf.twin._algorithms import KINDS, Step, steps_of
 from openshelf.twin._chakra import Node, read_trace, run_trace
+from openshelf.twin._collective import Collective
 from openshelf.twin._load import Load
 from openshelf.twin._run import Link, Run
 from openshelf.twin._tasks import KINDS as TASK_KINDS
 from openshelf.twin._tasks import Change, Tasks, Times
-from openshelf.twin._twin import NAMES, Collective, Twin
+from openshelf.twin._twin import NAMES, Twin
 
 __all__ = [
     "KINDS",

@@ -78,8 +78,24 @@ def seconds_of(setting: Setting, steps: Sequence[Step], how: str = "auto") -> tu
     return run(graph_of(setting, steps), (), window).seconds, GRAPH
 
 
+def carried_by(setting: Setting, steps: Sequence[Step]) -> Values:
+    """Wire bytes over each resource."""
+    total = np.zeros(setting.network.resources)
+    for step in steps:
+        at, path, _, wire, _ = _flows(setting, step)
+        total += np.bincount(path, np.repeat(wire * step.times, np.diff(at)), minlength=len(total))
+    return total
+
+
+def least_of(setting: Setting, steps: Sequence[Step], parts: int) -> float:
+    """Seconds of so many parts at the least: what the busiest resource carries, or one part's delays in a row."""
+    late = sum(step.times * float(_flows(setting, step)[2].min()) for step in steps)
+    busiest = float((carried_by(setting, steps) / setting.network.capacity_bytes_per_s).max())
+    return max(late, parts * busiest)
+
+
 def graph_of(setting: Setting, steps: Sequence[Step], chunks: int = 1) -> Tasks:
-    """All flows of all steps; with chunks, each step's flows carry one after the other, steps behind one another."""
+    """All flows of all steps; of several chunks, each flow behind the same one of the chunk before."""
     tasks = Tasks(setting.network, setting.costs)
     count = int(setting.ranks.max()) + 1 if len(setting.ranks) else 0
     before: Ids = np.empty(0, np.int64)
@@ -90,7 +106,7 @@ def graph_of(setting: Setting, steps: Sequence[Step], chunks: int = 1) -> Tasks:
         for step in steps:
             src, dst = setting.ranks[step.src], setting.ranks[step.dst]
             for _ in range(step.times):
-                first = tasks.flows(src, dst, step.nbytes / chunks, setting.salt, setting.more_s(step) / chunks)
+                first = tasks.flows(src, dst, step.nbytes, setting.salt, setting.more_s(step))
                 own = first + np.arange(len(src), dtype=np.int64)
                 tasks.link(*_matches(ranks, waited, src, own, count))
                 ranks, waited = _latest(ranks, waited, src, dst, own, count)
@@ -126,9 +142,7 @@ def _latest(ranks: Ids, waited: Ids, src: Ids, dst: Ids, own: Ids, count: int) -
 
 def _solve(setting: Setting, step: Step) -> _Solved:
     network = setting.network
-    src, dst = setting.ranks[step.src], setting.ranks[step.dst]
-    at, path = network.paths(src, dst, setting.salt)
-    before, wire, caps = priced(setting.costs, network, src, dst, np.full(len(src), step.nbytes), at, path)
+    at, path, before, wire, caps = _flows(setting, step)
     before = before + setting.more_s(step)
     shared = bool(len(path) and np.bincount(path).max() > 1)
     if network.whole_messages:
@@ -138,6 +152,14 @@ def _solve(setting: Setting, step: Step) -> _Solved:
         return _Solved(step, before + latencies(network, at, path), total[at[1:]] - total[at[:-1]], shared)
     rate = _core.max_min(network.capacity_bytes_per_s, at, path.astype(np.int32), caps)
     return _Solved(step, before, wire / rate, shared)
+
+
+def _flows(setting: Setting, step: Step) -> tuple[Ids, Ids, Values, Values, Values]:
+    """Paths, seconds before the first byte, wire bytes and rate caps of a step's flows."""
+    src, dst = setting.ranks[step.src], setting.ranks[step.dst]
+    at, path = setting.network.paths(src, dst, setting.salt)
+    size = np.full(len(src), step.nbytes)
+    return at, path, *priced(setting.costs, setting.network, src, dst, size, at, path)
 
 
 def _again(setting: Setting, step: Step, solved: Sequence[_Solved]) -> _Solved | None:
@@ -234,8 +256,8 @@ def _alone(setting: Setting, solved: _Solved) -> Values:
 
 
 def _window(setting: Setting, steps: Sequence[Step]) -> float:
-    """Flows by the ten thousand end in batches: a thousandth of the time that the bytes need at the very least."""
-    if max(len(step.src) for step in steps) < _MANY or setting.network.whole_messages:
+    """Flows by the ten thousand end in batches, of a five-hundredth of what the slowest would take at first."""
+    largest = max(steps, key=lambda step: len(step.src))
+    if len(largest.src) < _MANY or setting.network.whole_messages:
         return 0.0
-    fastest = float(setting.network.capacity_bytes_per_s.max())
-    return 1e-3 * sum(step.times * step.nbytes for step in steps) / fastest
+    return float(_solve(setting, largest).wire.max()) / 500

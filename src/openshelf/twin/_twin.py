@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, Network, Semantics
 from openshelf.fabric._fields import nearest
 from openshelf.fabric._model import weakest
-from openshelf.fabric._network import Ids, Values
+from openshelf.fabric._network import Ids
 from openshelf.twin._algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
+from openshelf.twin._collective import Collective
 from openshelf.twin._costs import Costs, priced
-from openshelf.twin._load import Load, load_of
+from openshelf.twin._load import load_of
 from openshelf.twin._run import Run
-from openshelf.twin._steps import GRAPH, Setting, graph_of, seconds_of
+from openshelf.twin._steps import GRAPH, Setting, carried_by, graph_of, least_of, seconds_of
 from openshelf.twin._tasks import Change, Tasks, run
 
 NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch")
@@ -30,41 +31,23 @@ _MOST_PAIRS = 4_000_000  # flows of a direct exchange; above, `best` does not tr
 
 
 @dataclass(frozen=True)
-class Collective:
-    """A collective's time, simulated; `how` says by what means, `load` what it did to the links."""
+class _Ask:
+    """What `collective` was asked for, but for the algorithm."""
 
     kind: str
-    algorithm: str
-    ranks: int
     nbytes: float
-    seconds: float
+    who: Ids
+    dimension: int | None
+    chunks: int
     how: str
-    flows: int
-    load: tuple[Load, ...]
-    source: str = ""
-    """The least trustworthy kind of figure that went into it, where a fabric says."""
-    beyond: tuple[str, ...] = ()
-    """Which sizes were extrapolated."""
+    salt: int
 
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes of the collective by its time: what nccl-tests call algorithm bandwidth."""
-        return self.nbytes / self.seconds if self.seconds else math.inf
+    def parts(self, algorithm: str) -> int:
+        return self.chunks or (_TREE_CHUNKS if self.piped(algorithm) else 1)
 
-    @property
-    def bus_bytes_per_s(self) -> float:
-        """What nccl-tests call bus bandwidth: comparable with a link's."""
-        parts = {"all_reduce": 2 * (self.ranks - 1) / self.ranks, "broadcast": 1.0, "send_recv": 1.0}
-        return self.bytes_per_s * parts.get(self.kind, (self.ranks - 1) / self.ranks)
-
-    def plain(self) -> dict[str, Any]:
-        """Plain values for `json`."""
-        return {
-            "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
-            "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
-            "how": self.how, "flows": self.flows, "source": self.source, "beyond": list(self.beyond),
-            "load": [each.plain() for each in self.load],
-        }  # fmt: skip
+    def piped(self, algorithm: str) -> bool:
+        """Chunks go one behind the other, not one after the other."""
+        return (self.kind, algorithm) == ("all_reduce", "tree")
 
 
 class Twin:
@@ -143,14 +126,8 @@ class Twin:
             )
         key = (kind, nbytes, algorithm, who.tobytes(), dimension, chunks, how, salt)
         if key not in self._known:
-            if algorithm == "best":
-                among = len(who) if dimension is None else self._dimensions(len(who))[dimension]
-                names = [name for name in self.applicable(kind, among) if dimension is None or name in _IN_GROUPS]
-                tried = [self.collective(kind, nbytes, algorithm=name, ranks=who, dimension=dimension, chunks=chunks,
-                                         how=how, salt=salt) for name in names]  # fmt: skip
-                self._known[key] = min(tried, key=lambda each: each.seconds)
-            else:
-                self._known[key] = self._simulate(kind, nbytes, algorithm, who, dimension, chunks, how, salt)
+            ask = _Ask(kind, nbytes, who, dimension, chunks, how, salt)
+            self._known[key] = self._best(ask) if algorithm == "best" else self._simulate(ask, algorithm)
         return self._known[key]
 
     def applicable(self, kind: str, ranks: int) -> list[str]:
@@ -166,43 +143,54 @@ class Twin:
             made.append("hierarchical")
         return made
 
-    def _simulate(
-        self,
-        kind: str,
-        nbytes: float,
-        algorithm: str,
-        who: Ids,
-        dimension: int | None,
-        chunks: int,
-        how: str,
-        salt: int,
-    ) -> Collective:
-        if dimension is not None and algorithm not in _IN_GROUPS:
+    def _best(self, ask: _Ask) -> Collective:
+        """The fastest; algorithms that could not be, by what they have to carry, are not simulated."""
+        among = len(ask.who) if ask.dimension is None else self._dimensions(len(ask.who))[ask.dimension]
+        names = [name for name in self.applicable(ask.kind, among) if ask.dimension is None or name in _IN_GROUPS]
+        least = {
+            name: least_of(self._setting(ask), self._steps(ask, name), ask.parts(name) if ask.piped(name) else 1)
+            for name in names
+        }
+        best: Collective | None = None
+        for name in sorted(names, key=lambda each: least[each]):
+            if best is None or least[name] < best.seconds:
+                made = self._simulate(ask, name)
+                best = made if best is None or made.seconds < best.seconds else best
+        assert best is not None
+        return best
+
+    def _simulate(self, ask: _Ask, algorithm: str) -> Collective:
+        if ask.dimension is not None and algorithm not in _IN_GROUPS:
             raise BadInput(f"in one dimension there is {', '.join(_IN_GROUPS)}; {algorithm!r} came")
         if algorithm == "in_switch":
-            return self._in_switch(kind, nbytes, who, salt)
-        parts = chunks or (_TREE_CHUNKS if (kind, algorithm) == ("all_reduce", "tree") else 1)
-        setting = Setting(self.network, who, self.costs, self.reduce_bytes_per_s, salt)
-        if (kind, algorithm) == ("all_reduce", "tree"):
-            steps = steps_of(kind, algorithm, len(who), nbytes)
-            seconds, found = run(graph_of(setting, steps, parts), (), self.window_s).seconds, GRAPH
+            return self._in_switch(ask)
+        setting, steps, parts = self._setting(ask), self._steps(ask, algorithm), ask.parts(algorithm)
+        if ask.piped(algorithm):
+            seconds, how = run(graph_of(setting, steps, parts), (), self.window_s).seconds, GRAPH
         else:
-            sizes = self._dimensions(len(who))
-            if dimension is None:
-                steps = steps_of(kind, algorithm, len(who), nbytes / parts, sizes)
-            else:
-                stride = math.prod(sizes[:dimension])
-                inside = steps_of(kind, algorithm, sizes[dimension], nbytes / parts)
-                steps = [in_groups(step, len(who), sizes[dimension], stride) for step in inside]
-            seconds, found = seconds_of(setting, steps, how)
+            seconds, how = seconds_of(setting, steps, ask.how)
             seconds *= parts
-            steps = [replace(step, times=step.times * parts) for step in steps]
-        load = load_of(self.network, self._carried(setting, steps), seconds)
-        flows = sum(step.flows for step in steps) * (parts if algorithm == "tree" else 1)
-        return Collective(kind, algorithm, len(who), nbytes, seconds, found, flows, load, *self._trust(setting, steps))
+        every = [replace(step, times=step.times * parts) for step in steps]
+        load = load_of(self.network, carried_by(setting, every), seconds)
+        flows = sum(step.flows for step in every)
+        trust = self._trust(setting, steps)
+        return Collective(ask.kind, algorithm, len(ask.who), ask.nbytes, seconds, how, flows, load, *trust)
 
-    def _in_switch(self, kind: str, nbytes: float, who: Ids, salt: int) -> Collective:
+    def _setting(self, ask: _Ask) -> Setting:
+        return Setting(self.network, ask.who, self.costs, self.reduce_bytes_per_s, ask.salt)
+
+    def _steps(self, ask: _Ask, algorithm: str) -> list[Step]:
+        """The steps of one chunk."""
+        sizes, nbytes = self._dimensions(len(ask.who)), ask.nbytes / ask.parts(algorithm)
+        if ask.dimension is None:
+            return steps_of(ask.kind, algorithm, len(ask.who), nbytes, sizes)
+        extent, stride = sizes[ask.dimension], math.prod(sizes[: ask.dimension])
+        inside = steps_of(ask.kind, algorithm, extent, nbytes)
+        return [in_groups(step, len(ask.who), extent, stride) for step in inside]
+
+    def _in_switch(self, ask: _Ask) -> Collective:
         """One stream to a root and back, over all ways at once: switches add up what comes and copy what goes."""
+        kind, nbytes, who, salt = ask.kind, ask.nbytes, ask.who, ask.salt
         if kind != "all_reduce" or not self._reduces_inside():
             raise BadInput(
                 f"switches reduce an all_reduce where flows cut through; {kind} on {self.network.name!r} came"
@@ -235,15 +223,3 @@ class Twin:
         ends = [(step, setting.ranks[step.src[i]], setting.ranks[step.dst[i]]) for step in steps for i in (0, -1)]
         costs = [self.fabric.send(max(1, int(step.nbytes)), int(src), int(dst)) for step, src, dst in ends]
         return weakest([cost.source for cost in costs]), tuple(dict.fromkeys(each for c in costs for each in c.beyond))
-
-    def _carried(self, setting: Setting, steps: Sequence[Step]) -> Values:
-        """Wire bytes over each resource."""
-        total: NDArray[np.float64] = np.zeros(self.network.resources)
-        for step in steps:
-            src, dst = setting.ranks[step.src], setting.ranks[step.dst]
-            at, path = self.network.paths(src, dst, setting.salt)
-            size = np.full(len(src), step.nbytes)
-            _, wire, _ = priced(self.costs, self.network, src, dst, size, at, path)
-            weights = np.repeat(wire * step.times, np.diff(at))
-            total += np.bincount(path, weights, minlength=self.network.resources)
-        return total
