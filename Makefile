@@ -71,6 +71,7 @@ bench: $(VENV)/.built
 	$(BIN)/python bench/hosts.py
 	$(BIN)/python bench/offload_stream.py
 	$(BIN)/python bench/offload_plan.py
+	$(BIN)/python bench/twin.py
 
 bench-transformers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/kv_ttft.py

@@ -18,6 +18,7 @@ void bind_tiers(nb::module_& m);
 void bind_tier_policy(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_stream(nb::module_& m);
+void bind_flow(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -75,4 +76,5 @@ NB_MODULE(_core, m) {
     bind_tier_policy(m);
     bind_device(m);
     bind_stream(m);
+    bind_flow(m);
 }

@@ -11,12 +11,14 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EXPECTED = {
     "device_arena.py": "written back: True 8 copies in",
+    "fabric.py": "3000 m is beyond the reach of optics-dsp, 500 m",
     "kv_pool.py": "blocks in the pool: 44 for 108 that were asked for",
     "kv_transformers.py": "worker 1: 496 of 500 tokens were there",
     "kv_vllm.py": "vLLM is not installed",  # with it: tests/vllm/test_example.py
     "offload.py": "the same parameters: True",
     "share_weights.py": "row 0 is now [2. 2. 2.] after 1 worker",
     "tiers.py": "0.1001 from 64 MiB in 32 MiB of dram",
+    "twin.py": "critical path: backward of layer 2 > all-reduce of layer 2 > update",
     "two_hosts.py": "host a loads [2. 2. 2.]",
     "work_queue.py": "total 190000.0 expected 190000.0",
 }

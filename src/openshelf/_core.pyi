@@ -398,6 +398,27 @@ def address_of(array: Any, /) -> int: ...
 
 def replay_tier_policy(units: int, capacity: int, trace: Any) -> tuple[int, int, int, int]: ...
 
+# flows in virtual time
+
+def max_min(capacity: Any, path_at: Any, path: Any, cap: Any) -> Any: ...
+def run_tasks(
+    capacity: Any,
+    latency: Any,
+    work: Any,
+    delay: Any,
+    cap: Any,
+    path_at: Any,
+    path: Any,
+    stream: Any,
+    next_at: Any,
+    next: Any,
+    change_time: Any,
+    change_resource: Any,
+    change_capacity: Any,
+    window: float,
+    whole_messages: bool,
+) -> tuple[Any, Any, int, int]: ...
+
 # a device of the host's own memory
 
 class DeviceRange(Buffer):

@@ -54,6 +54,7 @@ OFFLOAD = {
     "offload.train30",
     "offload.predict",
 }
+TWIN = {"twin.ring1024", "twin.a2a1024", "twin.flows10k", "twin.batched", "twin.scale", "twin.scale_memory"}
 FIELDS = {"id", "case", "value", "unit", "peer", "ratio", "spread"}
 
 
@@ -158,3 +159,9 @@ def test_offload_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "offload.py", "--no-peers")
     assert rows.keys() >= OFFLOAD
     assert all(row["value"] > 0 for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_twin_benchmark_writes_its_rows(tmp_path: Path) -> None:
+    assert rows_of(tmp_path / "rows.json", "twin.py").keys() >= TWIN

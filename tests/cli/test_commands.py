@@ -131,7 +131,9 @@ def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
     assert "name the one that is meant" in ambiguous.stderr
 
 
-@pytest.mark.parametrize("command", ["", "ls", "stat", "rm", "hosts", "keeper", "plan", "probe", "top", "tour"])
+@pytest.mark.parametrize(
+    "command", ["", "ls", "stat", "rm", "hosts", "keeper", "plan", "probe", "fabric", "top", "tour"]
+)
 def test_help_is_there(command: str) -> None:
     done = openshelf(*command.split(), "--help")
     assert done.returncode == 0

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from openshelf.cli import hosts, keeper, kv, ls, plan, probe, rm, stat, top, tour
+from openshelf.cli import fabric, hosts, keeper, kv, ls, plan, probe, rm, stat, top, tour, twin
 from openshelf.errors import OpenshelfError
 
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"openshelf {version('openshelf')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (ls, stat, top, rm, kv, plan, hosts, keeper, probe, tour):
+    for command in (ls, stat, top, rm, kv, plan, hosts, keeper, probe, fabric, twin, tour):
         command.add(commands)
     args = parser.parse_args(argv)
     try:

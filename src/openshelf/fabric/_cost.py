@@ -2,20 +2,25 @@
 
 A transfer takes t = latency + bytes / bandwidth. Latency is the sum over every place and link on the way
 (cut-through: the first byte meets each once). Bandwidth is the narrowest of: reading the source, each link in
-its direction, writing the target, and, for a place in between, writing and reading it at once. Of all ways
-the one that is fastest for this many bytes is taken. Nothing here knows of other traffic: contention is the
-simulator's.
+its direction, writing the target, and, for a place in between, writing and reading it at once. Where a link names a
+protocol, what that costs before the first byte is latency, and what headers and requests in flight leave of the
+bandwidth is the bandwidth. Of all ways the one that is fastest for this many bytes is taken. Nothing here knows of
+other traffic: contention is the simulator's.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from openshelf.errors import BadInput
-from openshelf.fabric._model import TRUST, Figure, Link, PageFigures, Place, Protocol, Source
+from openshelf.fabric._media import Medium
+from openshelf.fabric._model import Figure, Link, LoadedLatency, PageFigures, Place, Protocol, Source, weakest
+from openshelf.fabric._network import Semantics
+from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, semantics
+from openshelf.fabric._wires import latency_of
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,14 @@ class Step:
     latency_s: float
     bandwidth_bytes_per_s: float
     source: Source
+    beyond: str = ""
 
 
 @dataclass(frozen=True)
 class Cost:
     """Seconds, and why: `latency_s` + `transfer_s`, the steps, and which of them is the narrowest.
 
-    `source` is the least trustworthy kind of figure that went into it.
+    `source` is the least trustworthy kind of figure that went into it; `beyond` says which sizes were extrapolated.
     """
 
     seconds: float
@@ -42,11 +48,27 @@ class Cost:
     bottleneck: str
     steps: tuple[Step, ...]
     source: Source
+    beyond: tuple[str, ...] = ()
 
     @property
     def bound(self) -> str:
         """`latency` or `bandwidth`, whichever takes the larger part."""
         return "latency" if self.latency_s > self.transfer_s else "bandwidth"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What links mean by their names of protocols and media, and whether memory protocols load or store."""
+
+    protocols: Mapping[str, MemoryProtocol | MessageProtocol] = field(default_factory=dict)
+    media: dict[str, Medium] = field(default_factory=dict)
+    access: Access = "store"
+
+    def kind(self, name: str) -> Protocol:
+        """The semantics of a protocol."""
+        if name in ("memory", "message"):
+            return "memory" if name == "memory" else "message"
+        return "memory" if isinstance(self.protocols[name], MemoryProtocol) else "message"
 
 
 def transfer(
@@ -56,17 +78,22 @@ def transfer(
     places: Sequence[Place],
     links: Sequence[Link],
     protocol: Protocol | None,
+    rules: Rules,
 ) -> Cost:
     """The cheapest way from `source` to `target` over links of `protocol` (any if None)."""
     require_size(nbytes)
-    links = [link for link in links if protocol in (None, link.protocol)]
+    links = [link for link in links if protocol in (None, rules.kind(link.protocol))]
     if source.name == target.name:
         # Within a place bytes are copied; only who asks for messages goes through a link from it to itself.
-        loops = [_link_step(link, True) for link in links if link.from_place == link.to_place == source.name]
+        loops = [
+            _link_step(link, True, nbytes, source, rules)
+            for link in links
+            if link.from_place == link.to_place == source.name
+        ]
         ends = _end_step(source, "read"), _end_step(source, "write")
         ways = [[ends[0], loop, ends[1]] for loop in loops] if protocol == "message" else [[_copy_step(source)]]
     else:
-        ways = _ways(source, target, {place.name: place for place in places}, links)
+        ways = _ways(nbytes, source, target, {place.name: place for place in places}, links, rules)
     if not ways:
         kind = f"{protocol} " if protocol else ""
         known = ", ".join(f"{link.name} ({link.from_place} - {link.to_place})" for link in links)
@@ -74,7 +101,7 @@ def transfer(
             f"no {kind}way from {source.name!r} to {target.name!r}: the fabric has the {kind}links "
             f"{known or '(none)'}; add one between them"
         )
-    return min((_sum(nbytes, way) for way in ways), key=lambda cost: cost.seconds)
+    return min((along(nbytes, way) for way in ways), key=lambda cost: cost.seconds)
 
 
 def access(nbytes: int, place: Place, stride: int | None, page_bytes: int | None, load_bytes_per_s: float) -> Cost:
@@ -110,17 +137,15 @@ def require_size(nbytes: int) -> None:
         raise BadInput(f"nbytes is {nbytes!r}; expected a whole number of bytes, 0 or more")
 
 
-def weakest(sources: Sequence[Source]) -> Source:
-    return max(sources, key=TRUST.index)
-
-
-def _sum(nbytes: int, steps: Sequence[Step]) -> Cost:
+def along(nbytes: int, steps: Sequence[Step]) -> Cost:
+    """All latencies on a way, and the bytes over its narrowest step."""
     narrowest = min(steps, key=lambda step: step.bandwidth_bytes_per_s)
     # Zero bytes are not sent at all.
     latency_s = sum(step.latency_s for step in steps) if nbytes else 0.0
     transfer_s = nbytes / narrowest.bandwidth_bytes_per_s
     source = weakest([step.source for step in steps])
-    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(steps), source)
+    sizes = tuple(dict.fromkeys(step.beyond for step in steps if step.beyond))
+    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(steps), source, sizes)
 
 
 def _step(name: str, latency: Figure | None, bandwidth: float, *figures: Figure) -> Step:
@@ -146,14 +171,55 @@ def _copy_step(place: Place) -> Step:
     return _step(f"{place.name} copy", place.latency_s, copy.value, copy)
 
 
-def _link_step(link: Link, forward: bool) -> Step:
+def through(nbytes: int, bandwidth_bytes_per_s: float, latency_s: float, costs: Semantics) -> tuple[float, float]:
+    """Latency and bandwidth of `nbytes` over so much of wire, with what the protocol costs in them."""
+    wire = min(bandwidth_bytes_per_s, costs.rate_cap_bytes_per_s)
+    return latency_s + float(costs.before_s(nbytes)), wire * costs.efficiency
+
+
+def busy_s(
+    place: Place,
+    protocol: MemoryProtocol | MessageProtocol,
+    path_s: float,
+    bandwidth_bytes_per_s: float,
+    access: Access,
+) -> float:
+    """The latency of a place under the load of the very loads that wait for it.
+
+    More requests in flight load it more, and then each takes longer: the rate is where both agree. Without a curve of
+    loaded latency, for stores and for messages it is the idle latency.
+    """
+    curve = place.loaded_latency
+    if curve is None or access == "store" or not isinstance(protocol, MemoryProtocol):
+        return place.latency_s.value
+    low, high = 0.0, bandwidth_bytes_per_s
+    for _ in range(60):
+        rate = (low + high) / 2
+        costs = protocol.semantics(1, path_s, access, _between(curve, rate))
+        reached = min(bandwidth_bytes_per_s, costs.rate_cap_bytes_per_s) * costs.efficiency
+        low, high = (rate, high) if reached > rate else (low, rate)
+    return _between(curve, low)
+
+
+def _link_step(link: Link, forward: bool, nbytes: int, source: Place, rules: Rules) -> Step:
     figure = link.bandwidth_bytes_per_s
     if not forward and link.back_bandwidth_bytes_per_s:
         figure = link.back_bandwidth_bytes_per_s
-    return _step(f"{link.name} link", link.latency_s, figure.value, figure)
+    latency, bandwidth = latency_of(link, rules.media), figure.value * link.lanes
+    if link.protocol in ("memory", "message"):
+        return _step(f"{link.name} link", latency, bandwidth, figure)
+    path_s = latency.value if latency else 0.0
+    protocol = rules.protocols[link.protocol]
+    memory_s = busy_s(source, protocol, path_s, bandwidth, rules.access)
+    costs = semantics(protocol, nbytes, path_s, rules.access, memory_s)
+    latency_s, bandwidth = through(nbytes, bandwidth, path_s, costs)
+    worst = weakest([figure.source, protocol.source, *([latency.source] if latency else [])])
+    return Step(f"{link.name} link", latency_s, bandwidth, worst, beyond(protocol, nbytes))
 
 
-def _ways(source: Place, target: Place, places: dict[str, Place], links: Sequence[Link]) -> list[list[Step]]:
+def _ways(
+    nbytes: int, source: Place, target: Place, places: dict[str, Place], links: Sequence[Link], rules: Rules
+) -> list[list[Step]]:
     """For each possible narrowest bandwidth, the way of least latency that is nowhere narrower.
 
     The fastest way for any number of bytes is among them: if its narrowest step is b, the way found for b is
@@ -161,8 +227,8 @@ def _ways(source: Place, target: Place, places: dict[str, Place], links: Sequenc
     """
     hops: dict[str, list[tuple[Step, str]]] = {name: [] for name in places}
     for link in links:
-        hops[link.from_place].append((_link_step(link, True), link.to_place))
-        hops[link.to_place].append((_link_step(link, False), link.from_place))
+        hops[link.from_place].append((_link_step(link, True, nbytes, places[link.from_place], rules), link.to_place))
+        hops[link.to_place].append((_link_step(link, False, nbytes, places[link.to_place], rules), link.from_place))
     through = {name: _through_step(place) for name, place in places.items()}
     widths = {step.bandwidth_bytes_per_s for steps in hops.values() for step, _ in steps}
     widths |= {step.bandwidth_bytes_per_s for step in through.values()}
@@ -228,8 +294,15 @@ def _under_load(place: Place, pages: Place | PageFigures, load: float) -> tuple[
             f"a load of {load:g} bytes/s on {place.name!r} is outside the known range, "
             f"{first.load_bytes_per_s:g} to {last.load_bytes_per_s:g} bytes/s"
         )
+    return _between(curve, load), curve.source
+
+
+def _between(curve: LoadedLatency, load: float) -> float:
+    """The latency at a load, drawn straight between points; before the first and after the last it is theirs."""
+    if load <= curve.points[0].load_bytes_per_s:
+        return curve.points[0].latency_s
     for low, high in pairwise(curve.points):
         if load <= high.load_bytes_per_s:
             part = (load - low.load_bytes_per_s) / (high.load_bytes_per_s - low.load_bytes_per_s)
-            return low.latency_s + part * (high.latency_s - low.latency_s), curve.source
-    return last.latency_s, curve.source  # a curve of one point
+            return low.latency_s + part * (high.latency_s - low.latency_s)
+    return curve.points[-1].latency_s

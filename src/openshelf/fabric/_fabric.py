@@ -6,23 +6,36 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openshelf.errors import BadInput, UnknownName
-from openshelf.fabric import _cost, _yaml
+from openshelf.fabric import _cost, _include, _join, _yaml
 from openshelf.fabric._cost import Cost
 from openshelf.fabric._fields import Checked, Problem, nearest, not_empty
 from openshelf.fabric._files import find
+from openshelf.fabric._media import Medium, media
 from openshelf.fabric._model import Compute, Link, Place, Protocol
+from openshelf.fabric._network import Network, Semantics
+from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, Protocols, protocols
 from openshelf.fabric._schema import schema_of
+from openshelf.fabric._wires import Switch, Wire, switches
+
+if TYPE_CHECKING:
+    from openshelf.fabric._topology import Topology
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Fabric(Checked):
-    """Memory places, the links between them, and what computes: one machine or many."""
+    """Memory places, the links between them, what computes, and how many of it are joined: one machine or many.
+
+    Of many equal machines the file describes one, and the topology joins its `endpoint`s, each a compute by name;
+    endpoints that are memory only are the place `memory_endpoint`. `media`, `protocols` and `switches` add to those
+    that come with the package, or replace them by name.
+    """
 
     format: int = field(default=FORMAT, kw_only=True)
     name: str = field(metadata=not_empty)
@@ -31,6 +44,21 @@ class Fabric(Checked):
     places: tuple[Place, ...] = field(metadata=not_empty)
     links: tuple[Link, ...] = ()
     compute: tuple[Compute, ...] = ()
+    include: tuple[str, ...] = field(default=(), kw_only=True)
+    media: tuple[Medium, ...] = field(default=(), kw_only=True)
+    protocols: Protocols | None = field(default=None, kw_only=True)
+    wires: tuple[Wire, ...] = field(default=(), kw_only=True)
+    switches: tuple[Switch, ...] = field(default=(), kw_only=True)
+    endpoint: str = field(default="", kw_only=True)
+    memory_endpoint: str = field(default="", kw_only=True)
+    topology: Topology | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def later_types(cls) -> dict[str, Any]:
+        """Types of fields that are imported with the first fabric: a process that makes none starts sooner."""
+        from openshelf.fabric._topology import Topology
+
+        return {"Topology": Topology}
 
     @classmethod
     def load(cls, name: str | os.PathLike[str] = "local") -> Fabric:
@@ -40,12 +68,7 @@ class Fabric(Checked):
         `local` is: a file or a preset. Raises UnknownName if there is no such fabric, BadInput with all its
         problems if the file is not valid.
         """
-        path = find(name)
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise BadInput(f"cannot read the fabric {str(path)!r}: {error.strerror}") from error
-        return _yaml.parse(cls, text, str(path))
+        return _yaml.read(cls, _include.load(cls, find(name)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the YAML file, whole or not at all; folders above it are made."""
@@ -82,7 +105,41 @@ class Fabric(Checked):
         names = [place.name for place in self.places]
         raise UnknownName(f"no place {name!r} in fabric {self.name!r}; it has {', '.join(names)}{nearest(name, names)}")
 
-    def cost(self, nbytes: int, source: str, target: str, *, protocol: Protocol | None = None) -> Cost:
+    @cached_property
+    def known_media(self) -> dict[str, Medium]:
+        """Media by name: the package's, and this fabric's own."""
+        return media() | {each.name: each for each in self.media}
+
+    @cached_property
+    def known_protocols(self) -> dict[str, MemoryProtocol | MessageProtocol]:
+        """Protocols by name: the package's, and this fabric's own."""
+        return protocols() | (self.protocols.all if self.protocols else {})
+
+    @cached_property
+    def known_switches(self) -> dict[str, Switch]:
+        """Switches by name: the package's, and this fabric's own."""
+        return switches() | {each.name: each for each in self.switches}
+
+    @cached_property
+    def network(self) -> Network:
+        """The topology, compiled; raises BadInput if the fabric has none."""
+        return _join.network(self)
+
+    def semantics(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Semantics:
+        """What `nbytes` from one endpoint of the topology to another cost beside the wires, by the wires' protocols.
+
+        Where a way crosses several protocols, each one's overhead is paid, and the narrowest holds. `access`: the
+        source stores (or sends), or the target loads (or asks, and is sent).
+        """
+        return _join.semantics(self, nbytes, source, target, access)
+
+    def send(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Cost:
+        """What `nbytes` from one endpoint of the topology to another cost, alone there; memories not counted."""
+        return _join.send(self, nbytes, source, target, access)
+
+    def cost(
+        self, nbytes: int, source: str, target: str, *, protocol: Protocol | None = None, access: Access = "store"
+    ) -> Cost:
         """What moving `nbytes` from one place to another costs, by the way that is fastest for that size.
 
         t = latency + nbytes / bandwidth: latencies of all places and links on the way add up, the narrowest
@@ -90,7 +147,10 @@ class Fabric(Checked):
         both written and read. From a place to itself it is a copy there. `protocol` restricts the links:
         `message` from a place to itself is the loopback. Contention with other transfers is not in it.
         """
-        return _cost.transfer(nbytes, self.place(source), self.place(target), self.places, self.links, protocol)
+        rules = _cost.Rules(access=access)
+        if any(link.protocol not in ("memory", "message") or link.medium for link in self.links):
+            rules = _cost.Rules(self.known_protocols, self.known_media, access)  # read from files, the first time
+        return _cost.transfer(nbytes, self.place(source), self.place(target), self.places, self.links, protocol, rules)
 
     def access(
         self,
@@ -125,8 +185,8 @@ class Fabric(Checked):
             return found
         if self.format != FORMAT:
             found.append((("format",), f"expected format {FORMAT}, {self.format} came: made by another version"))
-        for kind, things in (("places", self.places), ("links", self.links), ("compute", self.compute)):
-            found += _twice(kind, [thing.name for thing in things])
+        for kind in ("places", "links", "compute", "media", "wires", "switches"):
+            found += _twice(kind, [thing.name for thing in getattr(self, kind)])
         names = [place.name for place in self.places]
         used = [
             (("links", i, end), getattr(k, end)) for i, k in enumerate(self.links) for end in ("from_place", "to_place")
@@ -136,7 +196,7 @@ class Fabric(Checked):
             if name not in names:
                 message = f"no place is named {name!r}; expected one of {', '.join(names)}{nearest(name, names)}"
                 found.append((where, message))
-        return found
+        return found or _join.problems(self)
 
 
 def _twice(kind: str, names: Sequence[str]) -> list[Problem]:

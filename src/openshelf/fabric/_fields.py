@@ -55,13 +55,14 @@ class Checked:
         return found
 
 
-_hints: dict[type, dict[str, Any]] = {}
+_hints: dict[Any, dict[str, Any]] = {}
 
 
-def hints_of(cls: type) -> dict[str, Any]:
-    """The resolved types of a class's fields; kept, since every value made asks for them."""
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The types of a class's fields or a function's parameters; kept, since every value made asks for them."""
     if cls not in _hints:
-        _hints[cls] = get_type_hints(cls)
+        later = cls.later_types() if hasattr(cls, "later_types") else None
+        _hints[cls] = get_type_hints(cls, localns=later)
     return _hints[cls]
 
 

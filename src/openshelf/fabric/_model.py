@@ -1,13 +1,16 @@
 """The nouns of a Fabric: places that hold bytes, links between them, and what computes.
 
 All values are in base SI units (bytes, seconds, and their quotients), and every unit is in the key's name.
-Every figure says where it comes from, so that a cost can say how far to trust it. Left out until something
-needs them: switches, topologies, media, power. Each is a new class here and a new list in `Fabric`.
+Every figure says where it comes from, so that a cost can say how far to trust it. What joins many machines is
+beside: `_wires`, `_media`, `_protocols`, `_topology`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from openshelf.fabric._fields import Checked, Problem, above_zero, not_empty, zero_or_more
@@ -21,13 +24,19 @@ TRUST: tuple[Source, ...] = ("measured", "published", "assumed")
 """From the most to the least trustworthy: a sum is worth as much as its worst part."""
 
 
+def weakest(sources: Iterable[Source]) -> Source:
+    """The least trustworthy of them."""
+    return max(sources, key=TRUST.index)
+
+
 @dataclass(frozen=True)
 class Figure(Checked):
-    """A number above zero, where it comes from, and how it was got."""
+    """A number above zero, where it comes from, how it was got, and the year it is of (prices age)."""
 
     value: float = field(metadata=above_zero)
     source: Source
     note: str = ""
+    year: int | None = field(default=None, metadata=above_zero)
 
 
 @dataclass(frozen=True)
@@ -109,17 +118,22 @@ class Link(Checked):
     """A way for bytes from one place to another and back.
 
     `bandwidth_bytes_per_s` is from `from_place` to `to_place`; the way back is the same unless
-    `back_bandwidth_bytes_per_s` is given. No `latency_s` means that the places' own latencies include it. A
-    link from a place to itself is a way between two processes there, such as loopback TCP.
+    `back_bandwidth_bytes_per_s` is given; both are of one lane if there are several. `protocol` is `memory` or
+    `message`, whose costs are in the link's figures, or the name of a protocol, whose own costs come on top. No
+    `latency_s` means that medium and length give it, or that the places' own latencies include it. A link from a
+    place to itself is a way between two processes there, such as loopback TCP.
     """
 
     name: str = field(metadata=not_empty)
     from_place: str = field(metadata=not_empty)
     to_place: str = field(metadata=not_empty)
-    protocol: Protocol
+    protocol: str = field(metadata=not_empty)
     bandwidth_bytes_per_s: Figure
     back_bandwidth_bytes_per_s: Figure | None = None
     latency_s: Figure | None = None
+    medium: str = ""
+    lanes: int = field(default=1, metadata=above_zero)
+    length_m: Figure | None = None
 
     def problems(self) -> list[Problem]:
         found = super().problems()
@@ -130,20 +144,71 @@ class Link(Checked):
 
 
 @dataclass(frozen=True)
+class EfficiencyPoint(Checked):
+    """The share of the peak rate that a product of so many operations reaches."""
+
+    work_flop: float = field(metadata=above_zero)
+    share: float = field(metadata=above_zero)
+
+
+@dataclass(frozen=True)
+class Efficiency(Checked):
+    """How the rate grows with the work: points in rising order of work, drawn straight over its logarithm."""
+
+    points: tuple[EfficiencyPoint, ...] = field(metadata=not_empty)
+    source: Source
+    note: str = ""
+
+    def problems(self) -> list[Problem]:
+        found = super().problems()
+        if not found:
+            for i, (low, high) in enumerate(pairwise(self.points), 1):
+                if high.work_flop <= low.work_flop:
+                    message = f"work must rise from point to point; {high.work_flop:g} came after {low.work_flop:g}"
+                    found.append((("points", i, "work_flop"), message))
+            found += [
+                (("points", i, "share"), f"expected at most 1, {point.share:g} came")
+                for i, point in enumerate(self.points)
+                if point.share > 1
+            ]
+        return found
+
+
+@dataclass(frozen=True)
 class Gemm(Checked):
-    """Dense matrix multiplication, the work that accelerators are sold by: 2 m n k operations."""
+    """Dense matrix multiplication, the work that accelerators are sold by: 2 m n k operations.
+
+    `rate_flop_per_s` is the peak where an efficiency curve says what is reached, else what is reached.
+    """
 
     dtype: Dtype
     rate_flop_per_s: Figure
+    efficiency: Efficiency | None = None
+
+    def seconds(self, work_flop: float) -> tuple[float, bool]:
+        """How long one product takes, and whether that is beyond the known range (then the nearest point is used)."""
+        if self.efficiency is None:
+            return work_flop / self.rate_flop_per_s.value, False
+        points = self.efficiency.points
+        beyond = not points[0].work_flop <= work_flop <= points[-1].work_flop
+        share = points[0].share if work_flop < points[0].work_flop else points[-1].share
+        for low, high in pairwise(points):
+            if low.work_flop <= work_flop <= high.work_flop:
+                part = math.log(work_flop / low.work_flop) / math.log(high.work_flop / low.work_flop)
+                share = low.share + part * (high.share - low.share)
+        return work_flop / (self.rate_flop_per_s.value * share), beyond
 
 
 @dataclass(frozen=True)
 class Compute(Checked):
-    """Something that computes on the bytes of one place."""
+    """Something that computes on the bytes of one place; power and price are of the whole with its memory."""
 
     name: str = field(metadata=not_empty)
     place: str = field(metadata=not_empty)
     gemm: tuple[Gemm, ...] = ()
+    power_w: Figure | None = None
+    price_usd: Figure | None = None
+    failures_fit: Figure | None = None
 
     def problems(self) -> list[Problem]:
         found = super().problems()

@@ -29,15 +29,22 @@ from openshelf.fabric._fields import (
 T = TypeVar("T", bound=Checked)
 _NUMBER = re.compile(r"[-+]?\d+(?:_\d+)*(\.\d*)?([eE][-+]?\d+)?")
 _LONGEST_NUMBER = 300  # characters; longer ones are no quantities, and Python refuses to parse some
-_UNIT = re.compile(r"_(bytes|bytes_per_s|flop_per_s|s)$")
+_UNIT = re.compile(r"_(bytes|bytes_per_s|flop_per_s|bit_per_s|j_per_bit|s_per_m|s|m|w|usd|fit|flop)$")
 _FAILED = object()  # a value with problems, already noted
 _MOST_PROBLEMS_SHOWN = 20
 
 
 def parse(cls: type[T], text: str | bytes, file: str) -> T:
     """A `cls` from YAML; raises BadInput with all problems of the file, each with line and column."""
+    return read(cls, compose(cls, text, file))
+
+
+def compose(cls: type[Checked], text: str | bytes, file: str) -> yaml.Node:
+    """The nodes of a YAML text that should hold a `cls`; each knows its file, line and column."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        loader.name = file  # what marks say
+        node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -49,11 +56,16 @@ def parse(cls: type[T], text: str | bytes, file: str) -> T:
     if node is None:
         keys = ", ".join(_required(cls))
         raise BadInput(f"{file}, line 1, column 1: the file is empty; expected a mapping with the keys {keys}")
+    return node
+
+
+def read(cls: type[T], node: yaml.Node) -> T:
+    """A `cls` from composed nodes, which may be of several files."""
     reader = _Reader()
     value = reader.value(cls, node, ())
     if reader.problems:
         found = sorted(reader.problems, key=lambda problem: problem[0])
-        lines = [f"{file}, line {line}, column {column}: {message}" for (line, column), message in found]
+        lines = [f"{file}, line {line}, column {column}: {message}" for (file, line, column), message in found]
         if len(lines) > _MOST_PROBLEMS_SHOWN:
             lines = [*lines[:_MOST_PROBLEMS_SHOWN], f"and {len(lines) - _MOST_PROBLEMS_SHOWN} more"]
         raise BadInput("\n".join(lines))
@@ -83,10 +95,11 @@ class _Reader:
     """Walks nodes beside the types they should have, and notes problems instead of stopping at the first."""
 
     def __init__(self) -> None:
-        self.problems: list[tuple[tuple[int, int], str]] = []
+        self.problems: list[tuple[tuple[str, int, int], str]] = []
 
     def note(self, node: yaml.Node, path: Path, message: str) -> object:
-        where = (node.start_mark.line + 1, node.start_mark.column + 1)
+        mark = node.start_mark
+        where = (str(mark.name), mark.line + 1, mark.column + 1)
         self.problems.append((where, f"{shown(path)}: {message}" if path else message))
         return _FAILED
 

@@ -21,7 +21,9 @@ from openshelf.offload._simulate import Change, Times, simulate
 from openshelf.offload._stay_between import without
 from openshelf.offload._staying import choose_staying
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._virtual import add_plan
 from openshelf.space import format_size
+from openshelf.twin import Tasks
 
 FORMAT = 2
 _KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
@@ -65,6 +67,13 @@ class Plan:
         times = simulate(self.program, self.steps, self.rates, self.homes, spans=True)
         there = tuple(Change(0.0, s, padded(self.program.storages[s].nbytes)) for s in self.stays)
         return dataclasses.replace(times, peak=self.times.peak, changes=there + times.changes)
+
+    def add_to(self, tasks: Tasks, rank: int, *, flash: int, dram: int) -> int:
+        """Adds the steps to a task graph of the twin; homes are at the endpoints `flash` and `dram` of its network.
+
+        Gives a task that ends with the plan. Add it for many ranks to see what sharing the way to their memory costs.
+        """
+        return add_plan(self, tasks, rank, flash, dram)
 
     def __str__(self) -> str:
         return report(self)

@@ -2,6 +2,7 @@
 
 from openshelf.show.tour._bare import serve_bare, time_bare
 from openshelf.show.tour._courier import courier
+from openshelf.show.tour._fabric import fabric_chapter
 from openshelf.show.tour._hosts import hosts_chapter
 from openshelf.show.tour._kv import kv_chapter
 from openshelf.show.tour._offload import offload_chapter
@@ -16,6 +17,7 @@ CHAPTERS = {
     "kv": kv_chapter,
     "tiers": tiers_chapter,
     "offload": offload_chapter,
+    "fabric": fabric_chapter,
 }
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Line",
     "TwoHosts",
     "courier",
+    "fabric_chapter",
     "hosts_chapter",
     "in_namespaces",
     "kv_chapter",

@@ -1,0 +1,265 @@
+"""openshelf fabric: look at the hardware as data: show, check, diff, schema, compare, fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openshelf.fabric import Fabric
+
+_NAME = "a preset, a YAML file, or `local` (what openshelf probe wrote)"
+_EPILOG = """\
+examples:
+  openshelf fabric show                              the fabrics there are
+  openshelf fabric show gb200-nvl72 --svg nvl72.svg  a summary and a picture
+  openshelf fabric check my.yaml                     mistakes by line and column; what is assumed
+  openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
+  openshelf fabric schema > fabric.json              the file's format, as a JSON schema
+  openshelf fabric compare --svg compare.svg         loads and stores against messages on the same wires
+  openshelf fabric fit sendrecv.txt allreduce2.txt allreduce8.txt    calibrate on nccl-tests' output"""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fabric",
+        help="the hardware as data",
+        description="Shows, checks and compares fabrics: hardware described in YAML files.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    show = parts.add_parser("show", help="a summary", description="Shows a fabric; without a name, lists the presets.")
+    show.add_argument("fabric", nargs="?", help=_NAME)
+    show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
+    show.set_defaults(run=run_show)
+    check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
+    check.add_argument("fabric", help=_NAME)
+    check.set_defaults(run=run_check)
+    diff = parts.add_parser("diff", help="what differs", description="Shows what differs between two fabrics.")
+    diff.add_argument("one", help=_NAME)
+    diff.add_argument("other", help=_NAME)
+    diff.set_defaults(run=run_diff)
+    schema = parts.add_parser(
+        "schema", help="the JSON schema", description="Prints the JSON schema of a fabric's file."
+    )
+    schema.set_defaults(run=run_schema)
+    fitting = parts.add_parser(
+        "fit",
+        help="calibrate on measured collectives",
+        description="Calibrates latency and bandwidth of a machine's links on its send/recv and two-rank all-reduce, "
+        "from the output of nccl-tests (text) or JSON, and predicts the other rows, which nothing is fitted to.",
+    )
+    fitting.add_argument("files", nargs="+", metavar="FILE", help="output of sendrecv_perf or all_reduce_perf, or JSON")
+    fitting.add_argument("--machine", default="machine", help="what to call the machine of text files")
+    fitting.add_argument("--collective", choices=("all_reduce", "send_recv"), help="of text files that do not name it")
+    fitting.add_argument("--output", metavar="PATH", help="write the figures as YAML that a fabric can include")
+    fitting.set_defaults(run=run_fit)
+    wires = parts.add_parser(
+        "compare",
+        help="memory against message semantics",
+        description="What bytes cost by loads and stores and by messages on the same wires, 8 B to 1 GiB; modelled.",
+    )
+    wires.add_argument("--protocols", metavar="NAMES", help="separated by commas")
+    wires.add_argument("--bandwidth", type=float, metavar="BYTES_PER_S", default=50e9, help="raw, each way (50e9)")
+    wires.add_argument("--length", type=float, metavar="M", default=20.0, help="of all wires together (20)")
+    wires.add_argument("--medium", default="optics-dsp", help="(optics-dsp)")
+    wires.add_argument("--switches", type=int, default=1, help="on the way (1), of 240 ns each")
+    wires.add_argument("--access", choices=("load", "store"), default="load", help="fetch bytes, or push them (load)")
+    wires.add_argument("--pieces", type=int, default=1, help="so many of each size, from scattered places (1)")
+    wires.add_argument("--svg", metavar="PATH", help="write a plot")
+    wires.set_defaults(run=run_compare)
+    following = parts.add_parser(
+        "derived",
+        help="published figures, computed",
+        description="Published figures that follow from others, computed from their inputs; misses are marked.",
+    )
+    following.set_defaults(run=run_derived)
+    for one in (show, check, diff, schema, fitting, wires, following):
+        one.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, presets, summary
+    from openshelf.show.fabric import fabric_svg
+
+    if args.fabric is None:
+        notes = {name: Fabric.load(name).note for name in presets()}
+        print(json.dumps(notes) if args.json else "\n".join(f"{name:18} {note}" for name, note in notes.items()))
+        return 0
+    fabric = Fabric.load(args.fabric)
+    if args.svg:
+        Path(args.svg).write_text(fabric_svg(fabric), encoding="utf-8")
+    found = summary(fabric)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _print_summary(found)
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, bill, used_figures
+
+    fabric = Fabric.load(args.fabric)
+    found = used_figures(fabric)
+    assumed = [
+        {"figure": where, "value": each.value, "note": each.note} for where, each in found if each.source == "assumed"
+    ]
+    unknown = {}
+    if fabric.topology:
+        whole = bill(fabric)
+        unknown = {key: whole.unknown(key) for key in ("watts", "usd", "failures_per_year") if whole.unknown(key)}
+    if args.json:
+        print(json.dumps({"valid": True, "figures": len(found), "assumed": assumed, "unknown": unknown}))
+        return 0
+    print(f"{fabric.name} is valid: {len(found)} figures, {len(assumed)} of them assumed")
+    for each in assumed:
+        print(f"  assumed: {each['figure']} = {each['value']:g}  {each['note']}")
+    for key, pieces in unknown.items():
+        print(f"  not known: {key} of {', '.join(pieces)}")
+    return 0
+
+
+def run_diff(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric, differences, summary
+
+    one, other = Fabric.load(args.one), Fabric.load(args.other)
+    parts = differences(one.plain(), other.plain())
+    costs = differences(_headline(one, summary(one)), _headline(other, summary(other)))
+    if args.json:
+        keys = ("what", args.one, args.other)
+        rows = {"file": parts, "outcome": costs}
+        print(json.dumps({name: [dict(zip(keys, row, strict=True)) for row in found] for name, found in rows.items()}))
+        return 0
+    for title, found in (("in the files", parts), ("in what comes out (modelled)", costs)):
+        print(f"{title}:")
+        for where, before, after in found:
+            print(f"  {where}: {_short(before)} -> {_short(after)}")
+    return 0
+
+
+def run_schema(args: argparse.Namespace) -> int:
+    from openshelf.fabric import Fabric
+
+    print(json.dumps(Fabric.schema(), indent=None if args.json else 2))
+    return 0
+
+
+def run_fit(args: argparse.Namespace) -> int:
+    from openshelf.cli._fit import print_fit
+    from openshelf.fabric import fit, fitted, read_measured, report
+
+    measured = [each for file in args.files for each in read_measured(file, args.collective, args.machine)]
+    if args.output:
+        Path(args.output).write_text(fitted(fit(measured)).yaml(), encoding="utf-8")
+    if args.json:
+        print(json.dumps(report(measured)))
+    else:
+        print_fit(report(measured))
+    return 0
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    from openshelf.cli._compare import print_compare
+    from openshelf.errors import BadInput, UnknownName
+    from openshelf.fabric import USUAL, Wires, media, same_wires
+    from openshelf.show.same_wires import same_wires_svg
+
+    if args.medium not in media():
+        raise UnknownName(f"no medium is named {args.medium!r}; there is {', '.join(media())}")
+    if args.bandwidth <= 0 or args.length <= 0 or args.switches < 0 or args.pieces < 1:
+        raise BadInput("expected a bandwidth and a length above 0, 0 or more switches, and 1 piece or more")
+    names = tuple(args.protocols.split(",")) if args.protocols else USUAL
+    given = Wires(args.bandwidth, args.length, args.medium, args.switches)
+    priced = same_wires(names, given, args.access, pieces=args.pieces)
+    many = f"{args.pieces} pieces of each size; " if args.pieces > 1 else ""
+    title = (
+        f"{many}"
+        f"{args.bandwidth / 1e9:g} GB/s, {args.length:g} m of {args.medium}, {args.switches} switches: "
+        f"{given.path_s * 1e9:.0f} ns one way; {'bytes are fetched' if args.access == 'load' else 'bytes are pushed'}"
+    )
+    if args.svg:
+        Path(args.svg).write_text(same_wires_svg(priced, title), encoding="utf-8")
+    if args.json:
+        print(json.dumps({"wires": vars(given) | {"path_s": given.path_s}, "rows": [vars(each) for each in priced]}))
+    else:
+        print_compare(priced, title)
+    return 0
+
+
+def run_derived(args: argparse.Namespace) -> int:
+    from openshelf.cli._compare import print_derived
+    from openshelf.fabric import derived
+
+    if args.json:
+        print(json.dumps([vars(each) | {"error": each.error, "met": each.met} for each in derived()]))
+    else:
+        print_derived(derived())
+    return 0
+
+
+def _headline(fabric: Fabric, found: dict[str, Any]) -> dict[str, Any]:
+    """What a buyer compares."""
+    if fabric.topology is None:
+        return {}
+    ways = {f"{way['to']}, {size} bytes, s": s for way in found["ways"] for size, s in way["seconds"].items()}
+    return {"endpoints": found["topology"]["endpoints"], "watts known": found["bill"]["watts"]["known"], **ways}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _print_summary(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from openshelf.show.tour._times import format_time
+    from openshelf.space import format_size
+
+    console = Console()
+    counts = ", ".join(f"{count} {source}" for source, count in found["figures"].items())
+    console.print(f"{found['name']}: {found['note']}", markup=False, highlight=False)
+    console.print(f"figures: {counts}", markup=False, highlight=False)
+    places = Table("place", "tier", "capacity", "read", "latency")
+    for place in found["places"]:
+        read = f"{place['read_bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s"
+        size = f"{place['capacity_bytes'] / 1e9:,.4g} GB"
+        places.add_row(place["name"], place["tier"], size, read, format_time(place["latency_s"]))
+    console.print(places)
+    if "topology" not in found:
+        return
+    shape = found["topology"]
+    console.print(f"{shape['name']}: {shape['endpoints']:,} endpoints, {shape['memories']} of them memory only")
+    ways = Table(
+        "modelled, from endpoint 0", "semantics", *(format_size(int(n)) for n in found["ways"][0]["seconds"]), "source"
+    )
+    for way in found["ways"]:
+        ways.add_row(
+            f"to the {way['to']} ({way['endpoint']}), {way['hops']} hops", way["semantics"],
+            *(format_time(s) for s in way["seconds"].values()), way["source"],
+        )  # fmt: skip
+    console.print(ways)
+    for text in dict.fromkeys(text for way in found["ways"] for text in way["beyond"]):
+        console.print(f"beyond what is known: {text}", markup=False, highlight=False)
+    pieces = Table("piece", "count", "W", "USD", "failures a year", "source")
+    for item in found["bill"]["items"]:
+        cells = (_known(item[key]) for key in ("watts", "usd", "failures_per_year"))
+        pieces.add_row(item["what"], f"{item['count']:,.0f}", *cells, item["source"] or "unknown")
+    totals = (_known(found["bill"][key]["known"]) for key in ("watts", "usd", "failures_per_year"))
+    pieces.add_row("all that is known", "", *totals, "")
+    console.print(pieces)
+    for key in ("watts", "usd", "failures_per_year"):
+        if found["bill"][key]["unknown"]:
+            text = f"not known, and not in the sum: {key} of {', '.join(found['bill'][key]['unknown'])}"
+            console.print(text, markup=False, highlight=False)
+
+
+def _known(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"

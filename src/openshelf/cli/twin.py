@@ -1,0 +1,139 @@
+"""openshelf twin: collectives and traces on fabrics, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from openshelf.errors import BadInput
+from openshelf.space import parse_size
+
+if TYPE_CHECKING:
+    from openshelf.twin import Collective, Run, Twin
+
+_NAME = "a preset or a YAML file of a fabric with a topology (openshelf fabric show)"
+_DESCRIPTION = "Runs collectives, or a trace of a training step, on a fabric in virtual time. All times are simulated."
+_EPILOG = """\
+examples:
+  openshelf twin run gb200-nvl72 --collective all_reduce --size 1GiB
+  openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
+  openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
+  openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
+
+More: docs/twin.md."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "twin",
+        help="run a fabric in virtual time",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    one = parts.add_parser("run", help="a collective or a trace on one fabric", description=_DESCRIPTION)
+    one.add_argument("fabric", help=_NAME)
+    one.add_argument("--et", metavar="FILE", help="a Chakra trace of one rank, which stands for all")
+    one.add_argument("--flops", type=float, default=0.0, metavar="FLOP_PER_S", help="for operators without a duration")
+    one.add_argument("--memory-bandwidth", type=float, default=0.0, metavar="BYTES_PER_S", help="for the same")
+    one.add_argument(
+        "--trace", type=Path, metavar="FILE", help="with --et: write a trace for ui.perfetto.dev, .json[.gz]"
+    )
+    one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
+    one.set_defaults(run=run_one)
+    several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
+    several.add_argument("fabrics", nargs="+", metavar="FABRIC", help=_NAME)
+    several.set_defaults(run=run_compare)
+    for each in (one, several):
+        each.add_argument("--collective", default="all_reduce", metavar="KIND",
+                          help="all_reduce (default), reduce_scatter, all_gather, all_to_all, broadcast")  # fmt: skip
+        each.add_argument(
+            "--size", default="64MiB", metavar="SIZES", help="bytes at each rank; several by commas (64MiB)"
+        )
+        each.add_argument(
+            "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
+        )
+        each.add_argument("--algorithm", default="best",
+                          help="best (default), ring, tree, halving_doubling, direct, hierarchical or in_switch",
+                          )  # fmt: skip
+        each.add_argument("--access", choices=("load", "store"), default="load",
+                          help="by protocols with memory semantics (load)")  # fmt: skip
+        each.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_one(args: argparse.Namespace) -> int:
+    if args.et:
+        return _run_trace(args)
+    if args.trace or args.csv:
+        raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
+    twin = _twin(args.fabric, args.access)
+    made = [_simulated(twin, size, args) for size in _sizes(args.size)]
+    if args.json:
+        print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
+        return 0
+    from openshelf.cli._twin import print_collectives
+
+    print_collectives(args.fabric, made)
+    return 0
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    twins = {name: _twin(name, args.access) for name in dict.fromkeys(args.fabrics)}
+    sizes = _sizes(args.size)
+    made = {name: [_simulated(twin, size, args) for size in sizes] for name, twin in twins.items()}
+    if args.json:
+        print(json.dumps({name: [each.plain() for each in found] for name, found in made.items()}))
+        return 0
+    from openshelf.cli._twin import print_comparison
+
+    print_comparison(made)
+    return 0
+
+
+def _run_trace(args: argparse.Namespace) -> int:
+    from openshelf.cli._twin import print_run
+    from openshelf.show.twin_trace import write_run_trace
+    from openshelf.twin import read_trace, run_trace
+
+    twin = _twin(args.fabric, args.access)
+    run: Run = run_trace(
+        twin,
+        read_trace(args.et),
+        flop_per_s=args.flops,
+        memory_bytes_per_s=args.memory_bandwidth,
+        algorithm=args.algorithm,
+    )
+    if args.trace:
+        write_run_trace(run, args.trace)
+    if args.csv:
+        args.csv.write_text(run.csv())
+    if args.json:
+        print(json.dumps({"fabric": args.fabric, "simulated": run.plain()}))
+    else:
+        print_run(args.fabric, run)
+    return 0
+
+
+def _twin(name: str, access: Literal["load", "store"]) -> Twin:
+    from openshelf.fabric import Fabric
+    from openshelf.twin import Twin
+
+    fabric = Fabric.load(name)
+    return Twin(fabric, partial(fabric.semantics, access=access))
+
+
+def _simulated(twin: Twin, size: int, args: argparse.Namespace) -> Collective:
+    ranks = None
+    if args.ranks is not None:
+        if not 2 <= args.ranks <= twin.network.ranks:
+            raise BadInput(f"--ranks is {args.ranks}; {twin.network.name!r} has 2 to {twin.network.ranks}")
+        ranks = list(range(args.ranks))
+    return twin.collective(args.collective, size, algorithm=args.algorithm, ranks=ranks)
+
+
+def _sizes(text: str) -> list[int]:
+    return [parse_size(part.strip()) for part in text.split(",")]
