@@ -71,6 +71,31 @@ def test_dimensions_carry_less_and_less() -> None:
     assert made.seconds == pytest.approx(inner + outer, rel=1e-9)
 
 
+def test_chunks_are_in_several_dimensions_at_the_same_time() -> None:
+    twin = Twin(top.product([top.Dimension("mesh", 4, LINK), top.Dimension("ring", 4, LinkClass("slow", B / 4, L))]))
+    one, many = (
+        twin.collective("all_reduce", S, algorithm="hierarchical", chunks=chunks).seconds for chunks in (1, 16)
+    )
+    inner, outer = 6 * S / 4 / B, 6 * S / 16 / (B / 4)  # as long as each other
+    assert one == pytest.approx(inner + outer, rel=0.01)
+    assert inner < many < 0.75 * one
+
+
+def test_collectives_in_a_graph_share_the_links() -> None:
+    twin = Twin(top.ring(8, LINK))
+    alone = twin.collective("all_reduce", S, algorithm="ring").seconds
+    tasks = twin.tasks()
+    first = twin.add(tasks, "all_reduce", S)
+    twin.add(tasks, "all_reduce", S)
+    last = twin.add(tasks, "all_reduce", S, after=[first], name="third")
+    run = twin.run(tasks)
+    assert run.times.finish[first] == pytest.approx(2 * alone, rel=0.01)
+    assert run.times.finish[last] == pytest.approx(3 * alone, rel=0.01)
+    assert run.critical_path()[-1].name == "third"
+    with pytest.raises(BadInput, match="no list of flows"):
+        twin.add(tasks, "all_reduce", S, algorithm="best")
+
+
 SETTINGS: dict[str, Network] = {
     "ring": top.ring(8, LINK),
     "switch": top.single_switch(8, LINK, SLOW),

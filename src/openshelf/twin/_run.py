@@ -58,7 +58,7 @@ class Run:
         kind, rank = self._kind, self.tasks.column("rank").astype(np.int64)
         at, before = self.tasks.order(forward=False)
         stream = self.tasks.column("stream").astype(np.int64)
-        task = int(np.argmax(finish)) if len(finish) else -1
+        task = len(finish) - 1 - int(np.argmax(finish[::-1])) if len(finish) else -1  # of equals the one added last
         found: list[Link] = []
         while task >= 0:
             found.append(Link(task, self.name(task), KINDS[int(kind[task])], int(rank[task]), float(start[task]),

@@ -97,11 +97,18 @@ def least_of(setting: Setting, steps: Sequence[Step], parts: int) -> float:
 def graph_of(setting: Setting, steps: Sequence[Step], chunks: int = 1) -> Tasks:
     """All flows of all steps; of several chunks, each flow behind the same one of the chunk before."""
     tasks = Tasks(setting.network, setting.costs)
+    add_steps(tasks, setting, steps, chunks)
+    return tasks
+
+
+def add_steps(tasks: Tasks, setting: Setting, steps: Sequence[Step], chunks: int = 1, after: Sequence[int] = ()) -> Ids:
+    """Adds all flows of all steps, the first ones after some tasks; gives the flows of the last chunk."""
     count = int(setting.ranks.max()) + 1 if len(setting.ranks) else 0
     before: Ids = np.empty(0, np.int64)
     for chunk in range(chunks):
         # By rank: the flows it waits for, as (rank, task) pairs of the last step in which it took part.
-        ranks, waited = np.empty(0, np.int64), np.empty(0, np.int64)
+        ranks = np.repeat(setting.ranks, len(after))
+        waited = np.tile(np.array(after, np.int64), len(setting.ranks))
         firsts = []
         for step in steps:
             src, dst = setting.ranks[step.src], setting.ranks[step.dst]
@@ -115,7 +122,7 @@ def graph_of(setting: Setting, steps: Sequence[Step], chunks: int = 1) -> Tasks:
         if chunk:
             tasks.link(before, made)
         before = made
-    return tasks
+    return before
 
 
 def _matches(ranks: Ids, waited: Ids, src: Ids, own: Ids, count: int) -> tuple[Ids, Ids]:

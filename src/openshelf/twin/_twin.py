@@ -20,7 +20,7 @@ from openshelf.twin._collective import Collective
 from openshelf.twin._costs import Costs, priced
 from openshelf.twin._load import load_of
 from openshelf.twin._run import Run
-from openshelf.twin._steps import GRAPH, Setting, carried_by, graph_of, least_of, seconds_of
+from openshelf.twin._steps import GRAPH, Setting, add_steps, carried_by, graph_of, least_of, seconds_of
 from openshelf.twin._tasks import Change, Tasks, run
 
 NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch")
@@ -43,11 +43,11 @@ class _Ask:
     salt: int
 
     def parts(self, algorithm: str) -> int:
-        return self.chunks or (_TREE_CHUNKS if self.piped(algorithm) else 1)
+        return self.chunks or (_TREE_CHUNKS if (self.kind, algorithm) == ("all_reduce", "tree") else 1)
 
     def piped(self, algorithm: str) -> bool:
         """Chunks go one behind the other, not one after the other."""
-        return (self.kind, algorithm) == ("all_reduce", "tree")
+        return (self.kind, algorithm) == ("all_reduce", "tree") or (algorithm == "hierarchical" and self.chunks > 1)
 
 
 class Twin:
@@ -104,9 +104,46 @@ class Twin:
         With a `dimension` of the network, every group of ranks that differ only in that coordinate does one, all at the
         same time.
 
-        `chunks` cuts it into parts: a tree passes them on one behind the other (default 16), others do one after the
-        other. `how="graph"` simulates every flow where one solve of each step would do.
+        `chunks` cuts it into parts: a tree (default 16) and dimensions pass them on one behind the other, others do one
+        after the other. `how="graph"` simulates every flow where one solve of each step would do.
         """
+        ask = self._ask(kind, nbytes, algorithm, ranks, dimension, chunks, how, salt)
+        key = (kind, nbytes, algorithm, ask.who.tobytes(), dimension, chunks, how, salt)
+        if key not in self._known:
+            self._known[key] = self._best(ask) if algorithm == "best" else self._simulate(ask, algorithm)
+        return self._known[key]
+
+    def add(
+        self,
+        tasks: Tasks,
+        kind: str,
+        nbytes: float,
+        *,
+        algorithm: str = "ring",
+        ranks: ArrayLike | None = None,
+        dimension: int | None = None,
+        chunks: int = 0,
+        after: Sequence[int] = (),
+        salt: int = 0,
+        name: str = "",
+    ) -> int:
+        """Adds every flow of a collective to a task graph, where it meets others; gives a task that ends with it."""
+        if algorithm in ("best", "in_switch"):
+            raise BadInput(f"a collective by {algorithm!r} is no list of flows; there is {', '.join(NAMES[:-1])}")
+        ask = self._ask(kind, nbytes, algorithm, ranks, dimension, chunks, "graph", salt)
+        setting, steps = self._setting(ask), self._steps(ask, algorithm)
+        parts = ask.parts(algorithm)
+        turns, behind = (1, parts) if ask.piped(algorithm) else (parts, 1)
+        done = list(after)
+        for _ in range(turns):
+            made = add_steps(tasks, setting, steps, behind, done)
+            done = [tasks.compute(0.0, int(ask.who[0]), made.tolist(), name=name or f"end of {kind}")]
+        return done[0]
+
+    def _ask(
+        self, kind: str, nbytes: float, algorithm: str, ranks: ArrayLike | None, dimension: int | None, chunks: int,
+        how: str, salt: int,
+    ) -> _Ask:  # fmt: skip
         if kind not in KINDS:
             raise BadInput(f"there is no collective {kind!r}; there is {', '.join(KINDS)}{nearest(kind, KINDS)}")
         if algorithm not in (*NAMES, "best"):
@@ -124,11 +161,7 @@ class Twin:
             raise BadInput(
                 f"dimension is {dimension!r}; the {len(who)} ranks have the dimensions {self._dimensions(len(who))}"
             )
-        key = (kind, nbytes, algorithm, who.tobytes(), dimension, chunks, how, salt)
-        if key not in self._known:
-            ask = _Ask(kind, nbytes, who, dimension, chunks, how, salt)
-            self._known[key] = self._best(ask) if algorithm == "best" else self._simulate(ask, algorithm)
-        return self._known[key]
+        return _Ask(kind, nbytes, who, dimension, chunks, how, salt)
 
     def applicable(self, kind: str, ranks: int) -> list[str]:
         """The algorithms that `best` chooses from; not `in_switch`, since nothing says which switches can reduce."""
