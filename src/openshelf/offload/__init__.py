@@ -12,15 +12,18 @@ from openshelf.offload._rates import Lane, Rates
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 
 if TYPE_CHECKING:
+    from openshelf.offload._decoder import Decoder, decode
     from openshelf.offload._model_plan import Check, ModelPlan, plan
     from openshelf.offload._runner import Runner
     from openshelf.offload._wrap import Wrapped, wrap
 
 _WITH_TORCH = {
     "Check": "_model_plan",
+    "Decoder": "_decoder",
     "ModelPlan": "_model_plan",
     "Runner": "_runner",
     "Wrapped": "_wrap",
+    "decode": "_decoder",
     "plan": "_model_plan",
     "wrap": "_wrap",
 }
@@ -34,6 +37,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Check",
+    "Decoder",
     "Detach",
     "Lane",
     "ModelPlan",
@@ -49,6 +53,7 @@ __all__ = [
     "Store",
     "Wait",
     "Wrapped",
+    "decode",
     "plan",
     "wrap",
 ]

@@ -91,14 +91,21 @@ class Plan:
 
 
 def make_plan(
-    program: Program, budget: int, rates: Rates, *, dram: int = 0, time_limit: float = 20.0, cache: bool = True
+    program: Program,
+    budget: int,
+    rates: Rates,
+    *,
+    dram: int = 0,
+    homes: tuple[Home, ...] | None = None,
+    time_limit: float = 20.0,
+    cache: bool = True,
 ) -> Plan:
     """A plan that runs `program` in an arena of at most `budget` bytes, with `dram` bytes of host memory for homes.
 
     Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
-    could be much better, which is much earlier for most. Plans are kept on disk, by program key, budget and rates;
-    `cache=False`, or a program without a key, does without. Raises NoRoom, naming the least that works and the operator
-    that needs it.
+    could be much better, which is much earlier for most. `homes`: where each storage lives, if that is known already.
+    Plans are kept on disk, by program key, budget and rates; `cache=False`, or a program without a key, does without.
+    Raises NoRoom, naming the least that works and the operator that needs it.
     """
     known = lifetimes(program)
     room = budget // ALIGNMENT * ALIGNMENT
@@ -110,11 +117,13 @@ def make_plan(
             f"{format_size(known.least)} at once; the least that works is {known.least} bytes"
         )
     asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram}
+    if homes is not None:
+        asked["homes"] = list(homes)
     if cache and program.key:
         found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
         if found is not None:
             return found
-    best, how = schedule(program, room, rates, dram, time_limit)
+    best, how = schedule(program, room, rates, dram, time_limit, homes)
     check_steps(program, best.steps, room)
     plan = _plan(program, room, rates, dram, best.choice.homes, tuple(best.steps), tuple(how))
     if cache and program.key:
