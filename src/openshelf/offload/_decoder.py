@@ -172,8 +172,7 @@ class Decoder:
     def _plan(self, name: str, room: int) -> GrownPlan:
         found = self._plans.get((name, room))
         if found is None:
-            growth = self._growths[name]
-            found = plan_growth(growth, room, self._arena_bytes, pin=name == NEXT, **self._asked)
+            found = plan_growth(self._growths[name], room, self._arena_bytes, **self._asked)
             self._plans[name, room] = found
         return found
 

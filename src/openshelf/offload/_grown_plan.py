@@ -56,7 +56,8 @@ class Growth:
         storages = [dataclasses.replace(one, nbytes=self.program_bytes(one.index, room)) for one in old.storages]
         for s in self.kv:
             kept = not self.writes_through
-            storages[s] = dataclasses.replace(storages[s], kind="kv", given=not self.fresh, kept=kept)
+            name = f"kv.{self.kv[s] // 2}.{'values' if self.kv[s] % 2 else 'keys'}"
+            storages[s] = dataclasses.replace(storages[s], name=name, kind="kv", given=not self.fresh, kept=kept)
         made: set[int] = set()
         ops = [self._op(op, self._time(op.index, length), made) for op in old.ops]
         key = hashlib.sha256(f"{old.key} for {room} tokens, fresh {self.fresh}".encode()).hexdigest()
@@ -115,24 +116,24 @@ def growth_of(growing: Growing, longest: int, tokens: int = 1, *, fresh: bool = 
 
 
 def plan_growth(
-    growth: Growth, room: int, arena: int, rates: Rates, kv: Home, *, pin: bool, time_limit: float, cache: bool
+    growth: Growth, room: int, arena: int, rates: Rates, kv: Home, *, time_limit: float, cache: bool
 ) -> GrownPlan:
-    """The best plan found in an arena of so many bytes. `pin`: keys and values may stay from call to call, too.
-
-    NoRoom names the least that works.
-    """
+    """The best plan found in an arena of so many bytes. NoRoom names the least that works."""
     program = growth.program(room)
     sizes = [one.nbytes for one in program.storages]
     homes: tuple[Home, ...] = tuple(kv if one.index in growth.kv else "flash" for one in program.storages)
     values = growth.lengths.captured.values
     always = [one.index for one in program.storages if one.given and one.index in values]
+    names = growth.lengths.captured.names
     weights: list[Item] = [
         (one.index,)
         for one in program.storages
         if one.given and one.index not in values and one.kind in ("weight", "buffer")
     ]
     buffers = sorted(growth.kv, key=lambda s: growth.kv[s])
-    layers: list[Item] = [(buffers[n], buffers[n + 1]) for n in range(0, len(buffers), 2)] if pin else []
+    # The same order in all programs, so that what stays in several is not moved between them.
+    order = [*sorted((s for (s,) in weights), key=lambda s: names[s]), *buffers, *always]
+    layers: list[Item] = [(buffers[n], buffers[n + 1]) for n in range(0, len(buffers), 2)]
     best: GrownPlan | None = None
     tried: set[Any] = set()
     short: NoRoom | None = None
@@ -149,7 +150,7 @@ def plan_growth(
         except NoRoom as error:
             short = error
             continue
-        found = GrownPlan(growth, room, made, offsets_from_top(stays, sizes, arena))
+        found = GrownPlan(growth, room, made, offsets_from_top(sorted(stays, key=order.index), sizes, arena))
         if best is None or made.times.seconds < best.plan.times.seconds:
             best = found
         if made.times.exposed <= (GOOD - 1) * made.times.seconds:

@@ -23,7 +23,7 @@ aten: Any = torch.ops.aten
 
 
 class GrownMoves(Moves, Protocol):
-    """`append` writes a token of keys or values through to its home."""
+    """`append` writes keys or values that are new through to their home."""
 
     @property
     def appends(self) -> int: ...
@@ -48,7 +48,7 @@ class GrownRun:
         self._handed: Any = None
         for step, offsets, storing in follow(self._program, grown.plan.steps, arena.numel()):
             if isinstance(step, Run):
-                self._add_call(self._calls[step.op], {**offsets, **grown.stays})
+                self._add_call(self._calls[step.op], {**offsets, **grown.stays}, grown.stays)
             else:
                 self._instructions += self._moves(step, offsets, storing)
 
@@ -95,15 +95,15 @@ class GrownRun:
         assert isinstance(step, Detach)
         return [(mover.wait_written, (number,), {})] if storing and kind != "output" else []
 
-    def _add_call(self, call: Call, offsets: Mapping[int, int]) -> None:
+    def _add_call(self, call: Call, offsets: Mapping[int, int], stays: Mapping[int, int]) -> None:
         used = {view.storage: offsets[view.storage] for view in views_of((call.args, call.kwargs, call.makes))}
         if _numbers_grow(call) or (call.kernel is aten.embedding.default and varies(call)):  # that takes it apart
             self._anew.append((len(self._instructions), call, used))
             self._instructions.append(_NOTHING)
         else:
             self._instructions.append(self._made(call, used))
-        if self._growth.writes_through:
-            for number in call.changes:
+        for number in call.changes:
+            if number in self._growth.kv and (self._growth.writes_through or number in stays):
                 self._planned[2] += 1
                 self._instructions.append((self._mover.append, (number, offsets[number]), {}))
 

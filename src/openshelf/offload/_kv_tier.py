@@ -96,16 +96,16 @@ class KVTier:
         for ticket in tickets:
             ticket.wait()
 
-    def append(self, buffer: int, offset: int) -> None:
-        """One token more, written through at once."""
-        here = self._rows(buffer, offset)[:, self.past]
-        at = self.past
-        if self._file is not None:
-            at %= _sector_tokens(self._shapes[buffer])
-        self._tails[buffer][:, at].copy_(here)
-        if self._file is not None and at + 1 == _sector_tokens(self._shapes[buffer]):
-            self.begin_write(buffer, offset, 1)
+    def append(self, buffer: int, offset: int, tokens: int) -> None:
+        """The tokens behind those at home, written through at once."""
+        begin, end = self.past, self.past + tokens
+        whole = self._whole(buffer, begin)
+        if self._file is not None and self._whole(buffer, end) > whole:
+            self.begin_write(buffer, offset, tokens)
             self.wait_written(buffer)
+            return
+        before = whole if self._file is not None else 0  # of what is in memory at home
+        self._tails[buffer][:, begin - before : end - before].copy_(self._rows(buffer, offset)[:, begin:end])
 
     def lanes(self) -> dict[str, Lane]:
         return {name: Lane(*counts) for name, counts in self._streamer.counts().items()}

@@ -18,6 +18,7 @@ from openshelf.offload._in_memory import bytes_of
 from openshelf.offload._kv_tier import KVTier, as_tensor
 from openshelf.offload._mover import Lane, Mover
 from openshelf.offload._packed import Packed
+from openshelf.offload._steps import Store
 
 
 class Tiers:
@@ -29,8 +30,9 @@ class Tiers:
         self.reads = self.writes = self.appends = 0
         self.settled = 0  # bytes that were brought to where they stay
         self._kv_tier, self._arena = kv, as_tensor(arena)
-        homes, numbers = Homes(folder), dict[str, int]()
-        self._weights: dict[str, dict[int, int]] = {}
+        self._homes, numbers = Homes(folder), dict[str, int]()
+        self._weights: dict[str, dict[int, int]] = {}  # program -> storage -> number
+        self._others: dict[tuple[str, int], dict[int, int]] = {}  # what a plan stores besides, by program and room
         for program, growth in growths.items():
             named = weights_of(growth)
             for name in named.values():
@@ -38,9 +40,10 @@ class Tiers:
                     raise CaptureFailed(f"{name} is used to begin a context only, not to go on: it was not packed")
                 if name not in numbers:
                     numbers[name] = len(numbers)
-                    homes.packed(numbers[name], packed, name)
+                    self._homes.packed(numbers[name], packed, name)
             self._weights[program] = {storage: numbers[name] for storage, name in named.items()}
-        self._mover = Mover(homes, arena)
+        self._count = len(numbers)
+        self._mover = Mover(self._homes, arena)
         self._program, self._tokens = "", 0
         self._now: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})  # storages -> numbers of weights, and of kv
         self._there: set[tuple[Any, int]] = set()
@@ -49,7 +52,10 @@ class Tiers:
         """This program runs next, and appends tokens to those that are there: what stays in the arena is brought in."""
         kv = self._kv_tier
         kv.past, kv.room, self._tokens = past, grown.room, tokens
-        self._program, self._now = program, (self._weights[program], grown.growth.kv)
+        if (program, grown.room) not in self._others:
+            self._others[program, grown.room] = self._rooms(grown)
+        moved = self._weights[program] | self._others[program, grown.room]
+        self._program, self._now = program, (moved, grown.growth.kv)
         stays = {(self._what(grown, storage), offset): storage for storage, offset in grown.stays.items()}
         new = [(storage, offset) for (what, offset), storage in stays.items() if (what, offset) not in self._there]
         values = grown.growth.lengths.captured.values
@@ -77,14 +83,22 @@ class Tiers:
             self._mover.wait(weights[storage])
 
     def begin_write(self, storage: int, offset: int) -> None:
-        self._kv_tier.begin_write(self._now[1][storage], offset, self._tokens)
+        others, kv = self._now
+        if storage in kv:
+            self._kv_tier.begin_write(kv[storage], offset, self._tokens)
+        else:
+            self._mover.begin_write(others[storage], offset)
         self.writes += 1
 
     def wait_written(self, storage: int) -> None:
-        self._kv_tier.wait_written(self._now[1][storage])
+        others, kv = self._now
+        if storage in kv:
+            self._kv_tier.wait_written(kv[storage])
+        else:
+            self._mover.wait_written(others[storage])
 
     def append(self, storage: int, offset: int) -> None:
-        self._kv_tier.append(self._now[1][storage], offset)
+        self._kv_tier.append(self._now[1][storage], offset, self._tokens)
         self.appends += 1
 
     def lanes(self) -> dict[str, Lane]:
@@ -108,6 +122,17 @@ class Tiers:
             self._kv_tier.begin_read(kv[storage], offset)
         else:
             self._mover.begin_read(weights[storage], offset)
+
+    def _rooms(self, grown: GrownPlan) -> dict[int, int]:
+        """Scratch for what operators make and the plan stores: numbers by storage."""
+        found: dict[int, int] = {}
+        for step in grown.plan.steps:
+            storage = grown.plan.program.storages[step.storage] if isinstance(step, Store) else None
+            if storage is not None and storage.kind not in ("kv", "output") and storage.index not in found:
+                found[storage.index] = self._count
+                self._homes.room(self._count, storage.name, storage.nbytes)
+                self._count += 1
+        return found
 
     def _what(self, grown: GrownPlan, storage: int) -> Any:
         """Equal for equal bytes in the arena, whatever program's."""
