@@ -55,7 +55,7 @@ class Lengths:
         parts = _lines(_parts(ends[0]), _parts(ends[1]), shortest, longest)
         if shortest < between < longest and at(parts, between) != _parts(capture_at(between)):
             raise CaptureFailed(
-                f"what the model does at a length of {between} is not between what it does at {shortest} and at "
+                f"what the model does at a length of {between} does not grow evenly from {shortest} to "
                 f"{longest}: its ways change with the length (a sliding window?), and one program cannot hold that"
             )
         return cls(ends[1], ends[0], longest, shortest, *parts)

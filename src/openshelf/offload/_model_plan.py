@@ -133,7 +133,7 @@ def plan(
     the budget, for what is not in use. `fabric`: what the machine is; "local" is what `openshelf probe` found, or is
     measured in a second if it was never run. NoRoom names the least budget that works.
     """
-    args, kwargs = _arguments(inputs)
+    args, kwargs = arguments_of(inputs)
     if optimizer is not None or train or loss is not None:
         captured = capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
     else:
@@ -155,7 +155,8 @@ def plan(
     return ModelPlan(captured, made, (args, kwargs))
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What plan() calls inputs as arguments of a call."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     if isinstance(inputs, tuple) and [type(one) for one in inputs] == [tuple, dict]:

@@ -58,9 +58,9 @@ class Runner:
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
         self._arena = arena or DeviceArena(max(plan.peak, 4096))
-        bytes_ = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
         self._mover = Mover(self._homes, self._arena)
-        self._executor: Executor | None = Executor(captured, plan.steps, bytes_, self._mover)
+        self._executor: Executor | None = None
+        self.rebind(captured)
         if captured.updates is not None and self._resumed:
             captured.updates.step = int(self._homes_value(packed, STEP).view(torch.int64)[0])
 
@@ -83,6 +83,11 @@ class Runner:
             if checked:
                 self._executor = executor
         return result
+
+    def rebind(self, captured: Captured) -> None:
+        """Calls are these from now on: the same program, which the plan has room for, at another length."""
+        bytes_ = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
+        self._executor = Executor(captured, self._plan.steps, bytes_, self._mover)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the parameters and buffers that a checkpoint has, as they are now."""
