@@ -132,7 +132,7 @@ def token_against_bound(report: Report, quick: bool) -> None:
 
 
 def peak_of_a_request(report: Report, quick: bool) -> None:
-    prompt, answer = (3066, 6) if quick else (8176, 16)
+    prompt, answer = (3068, 4) if quick else (8176, 16)
     longest = prompt + answer
     model = model_of(layers=12, heads=6, kv_heads=6, longest=longest)
     small, full, cache = both(model, longest, chunk=None, need=(20 << 10) * longest)

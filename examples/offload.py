@@ -22,10 +22,10 @@ with plan.load(model) as run, torch.no_grad():
 print(plan.check())
 print(plan.explain("5.weight"))
 
-run = offload.buckets(model, lambda rows: torch.zeros(rows, 512), 64, "2MiB", time_limit=1)  # captured once
+for_rows = offload.buckets(model, lambda rows: torch.zeros(rows, 512), 64, "2MiB", time_limit=1)  # captured once
 with torch.no_grad():  # (language models generate with offload.decode: docs/offload.md)
     several = [torch.randn(rows, 512) for rows in (5, 20, 64)]
-    print("and for any number of rows:", all(torch.equal(run(x), model(x)) for x in several))
+    print("and for any number of rows:", all(torch.equal(for_rows(x), model(x)) for x in several))
 
 plain = copy.deepcopy(model)
 ours, theirs = (torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, plain))
