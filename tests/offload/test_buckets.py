@@ -36,7 +36,8 @@ def ids(length: int) -> dict[str, Any]:
     return {"input_ids": torch.zeros((2, length), dtype=torch.int64), "use_cache": False}
 
 
-def test_every_length_is_the_models_own(name: str = "gpt2") -> None:
+def test_every_length_is_the_models_own() -> None:
+    name = "gpt2"
     model, plain = (one.eval() for one in twins(name))
     run = offload.buckets(model, ids, 48, "512KiB", **OPTIONS)
     tokens = torch.cat([batch(name, seed)["input_ids"] for seed in range(3)], 1)
