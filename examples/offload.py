@@ -22,6 +22,11 @@ with plan.load(model) as run, torch.no_grad():
 print(plan.check())
 print(plan.explain("5.weight"))
 
+for_rows = offload.buckets(model, lambda rows: torch.zeros(rows, 512), 64, "2MiB", time_limit=1)  # captured once
+with torch.no_grad():  # (language models generate with offload.decode: docs/offload.md)
+    several = [torch.randn(rows, 512) for rows in (5, 20, 64)]
+    print("and for any number of rows:", all(torch.equal(for_rows(x), model(x)) for x in several))
+
 plain = copy.deepcopy(model)
 ours, theirs = (torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, plain))
 plan = offload.plan(model, x, budget="8MiB", optimizer=ours, loss=loss_of, time_limit=1)  # of 32 MiB with its states

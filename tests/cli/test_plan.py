@@ -72,7 +72,8 @@ def test_plan_of_a_file_with_pictures(capsys: pytest.CaptureFixture[str], file: 
         "3.weight",
     )
     assert facts["peak"] <= 200 << 10 < facts["given_bytes"]
-    assert facts["moved_bytes"]["flash_read"] >= 6 * 128 * 128 * 4
+    assert facts["moved_bytes"]["flash_read"] + facts["stays_bytes"] >= 6 * 128 * 128 * 4
+    assert facts["stays_bytes"] < facts["arena"] < facts["moved_bytes"]["flash_read"] + facts["stays_bytes"]
     assert facts["predicted_s"] == pytest.approx(facts["compute_s"] + facts["exposed_s"])
     assert facts["explain"].startswith("3.weight")
     assert svg.read_text().startswith("<svg")

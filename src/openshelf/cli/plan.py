@@ -114,6 +114,7 @@ def _facts(plan: ModelPlan) -> dict[str, Any]:
         "exposed_s": times.exposed,
         "busy_s": times.busy,
         "moved_bytes": times.moved,
+        "stays_bytes": sum(made.program.storages[s].nbytes for s in made.stays),
         "how": list(made.how),
     }
 

@@ -12,15 +12,21 @@ from openshelf.offload._rates import Lane, Rates
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 
 if TYPE_CHECKING:
+    from openshelf.offload._buckets import Buckets, buckets
+    from openshelf.offload._decoder import Decoder, decode
     from openshelf.offload._model_plan import Check, ModelPlan, plan
     from openshelf.offload._runner import Runner
     from openshelf.offload._wrap import Wrapped, wrap
 
 _WITH_TORCH = {
+    "Buckets": "_buckets",
     "Check": "_model_plan",
+    "Decoder": "_decoder",
     "ModelPlan": "_model_plan",
     "Runner": "_runner",
     "Wrapped": "_wrap",
+    "buckets": "_buckets",
+    "decode": "_decoder",
     "plan": "_model_plan",
     "wrap": "_wrap",
 }
@@ -33,7 +39,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Buckets",
     "Check",
+    "Decoder",
     "Detach",
     "Lane",
     "ModelPlan",
@@ -49,6 +57,8 @@ __all__ = [
     "Store",
     "Wait",
     "Wrapped",
+    "buckets",
+    "decode",
     "plan",
     "wrap",
 ]

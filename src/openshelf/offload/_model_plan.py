@@ -17,13 +17,11 @@ from openshelf.offload._captured import Captured
 from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._measure import measure
 from openshelf.offload._mover import Lane
-from openshelf.offload._pack import pack_shards
-from openshelf.offload._packed import Packed
-from openshelf.offload._packed_format import MAGIC
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._rates import Rates
-from openshelf.offload._runner import Runner, packed_state, state_of
+from openshelf.offload._runner import Runner, packed_state
 from openshelf.offload._simulate import Times
+from openshelf.offload._source import packed_from
 from openshelf.offload._torch import torch
 from openshelf.space import format_size, parse_size
 
@@ -70,14 +68,9 @@ class ModelPlan:
         are in host memory once for all processes of this machine that share them. `folder`: where packed and scratch
         files are made; by default the cache's.
         """
-        if isinstance(source, torch.nn.Module):
-            packed = packed_state(self.captured, state_of(source), folder)
-            if share:
-                raise BadInput("share=True needs a checkpoint that all processes can open: give load() its path")
-        elif isinstance(source, str | Path):
-            packed = self._open(Path(source), folder)
-        else:
-            raise BadInput(f"load() takes the model or the path of a checkpoint, got {type(source).__name__}")
+        if share and isinstance(source, torch.nn.Module):
+            raise BadInput("share=True needs a checkpoint that all processes can open: give load() its path")
+        packed = packed_from(self.captured, source, folder)
         return Runner(self.captured, self.plan, packed, share=share, folder=folder)
 
     def check(self, repeats: int = 5, folder: Path | str | None = None) -> Check:
@@ -116,23 +109,6 @@ class ModelPlan:
     def __str__(self) -> str:
         return f"{self.plan}\n  beside   up to {format_size(self.outside)} that torch takes while one operator runs"
 
-    def _open(self, source: Path, folder: Path | str | None) -> Packed:
-        if source.is_file():
-            with source.open("rb") as file:
-                if file.read(len(MAGIC)) == MAGIC:
-                    return Packed.open(source)
-        order: list[str] = []
-        tied: dict[str, str] = {}
-        for storage in self.captured.program.storages:
-            names = self.captured.names.get(storage.index, ())
-            if names and storage.index not in self.captured.values:
-                order.append(names[0])
-                tied |= dict.fromkeys(names[1:], names[0])
-        try:
-            return pack_shards(source, order, tied=tied, folder=folder)
-        except UnknownName as error:
-            raise UnknownName(f"{source} is not of the model that was planned: {error}") from error
-
 
 def plan(
     model: Any,
@@ -159,7 +135,7 @@ def plan(
     to call; without, every call begins with an empty one. `fabric`: what the machine is; "local" is what `openshelf
     probe` found, or is measured in a second if it was never run. NoRoom names the least budget that works.
     """
-    args, kwargs = _arguments(inputs)
+    args, kwargs = arguments_of(inputs)
     if optimizer is not None or train or loss is not None:
         captured = capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
     else:
@@ -175,13 +151,14 @@ def plan(
             f"{format_size(outside)} beside it; the least that works is {known.least + outside} bytes"
         )
     made = make_plan(
-        captured.program, room - outside, _rates(fabric), dram=parse_size(dram) if dram else 0, stay=stay,
+        captured.program, room - outside, rates_of(fabric), dram=parse_size(dram) if dram else 0, stay=stay,
         time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What plan() calls inputs as arguments of a call."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     if isinstance(inputs, tuple) and [type(one) for one in inputs] == [tuple, dict]:
@@ -189,7 +166,8 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def _rates(fabric: str | Fabric | Rates) -> Rates:
+def rates_of(fabric: str | Fabric | Rates) -> Rates:
+    """The rates of what plan() calls a fabric."""
     if isinstance(fabric, Rates):
         return fabric
     if isinstance(fabric, Fabric):

@@ -120,6 +120,7 @@ def make_plan(
     *,
     dram: int = 0,
     stay: bool = False,
+    homes: tuple[Home, ...] | None = None,
     time_limit: float = 20.0,
     cache: bool = True,
 ) -> Plan:
@@ -128,9 +129,9 @@ def make_plan(
     With `stay`, what fits is in the arena from call to call.
 
     Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
-    could be much better, which is much earlier for most. Plans are kept on disk, by program key, budget and rates;
-    `cache=False`, or a program without a key, does without. Raises NoRoom, naming the least that works and the operator
-    that needs it.
+    could be much better, which is much earlier for most. `homes`: where each storage lives, if that is known already.
+    Plans are kept on disk, by program key, budget and rates; `cache=False`, or a program without a key, does without.
+    Raises NoRoom, naming the least that works and the operator that needs it.
     """
     known = lifetimes(program)
     room = budget // ALIGNMENT * ALIGNMENT
@@ -142,13 +143,15 @@ def make_plan(
             f"{format_size(known.least)} at once; the least that works is {known.least} bytes"
         )
     asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram, "stay": stay}
+    if homes is not None:
+        asked["homes"] = list(homes)
     if cache and program.key:
         found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
         if found is not None:
             return found
     staying = choose_staying(program, room, rates, dram, time_limit / 3) if stay else []
     left = room - sum(known.sizes[s] for s in staying)
-    best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit)
+    best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit, homes)
     top = _peak(program, best.steps)
     stays = {}
     for s in staying:

@@ -60,7 +60,8 @@ class Runner:
         self._arena = arena or DeviceArena(max(plan.peak, 4096))
         self._bytes = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
         self._mover = Mover(self._homes, self._arena)
-        self._executor: Executor | None = Executor(captured, plan.steps, self._bytes, self._mover, plan.stays)
+        self._executor: Executor | None = None
+        self.rebind(captured)
         for index, offset in plan.stays.items():
             self._mover.begin_read(index, offset)
         for index in plan.stays:
@@ -87,6 +88,10 @@ class Runner:
             if checked:
                 self._executor = executor
         return result
+
+    def rebind(self, captured: Captured) -> None:
+        """Calls are these from now on: the same program, which the plan has room for, at another length."""
+        self._executor = Executor(captured, self._plan.steps, self._bytes, self._mover, self._plan.stays)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the parameters and buffers that a checkpoint has, as they are now."""

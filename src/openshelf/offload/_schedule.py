@@ -31,14 +31,19 @@ STARTS = 4  # drafts that are refined
 GOOD = 1.005  # a draft this close to the bound is not worth more search
 
 
-def schedule(program: Program, budget: int, rates: Rates, dram: int, time_limit: float) -> tuple[Draft, list[str]]:
-    """The best draft found, and how it was found; `budget` is at least what `lifetimes` calls the least."""
+def schedule(
+    program: Program, budget: int, rates: Rates, dram: int, time_limit: float, homes: tuple[Home, ...] | None = None
+) -> tuple[Draft, list[str]]:
+    """The best draft found, and how it was found; `budget` is at least what `lifetimes` calls the least.
+
+    With `homes` these are where storages live; else flash is, and `dram` bytes of host memory.
+    """
     deadline = time.thread_time() + time_limit
-    flash: tuple[Home, ...] = tuple("flash" for _ in program.storages)
+    flash: tuple[Home, ...] = homes or tuple("flash" for _ in program.storages)
     course = Course.of(program)
     notes: list[str] = []
     drafts = _greedy(course, budget, rates, flash, deadline)
-    if dram:
+    if dram and homes is None:
         drafts = _greedy(course, budget, rates, _homes(drafts[0], rates, dram), deadline)
     best = drafts[0]
     limit = GOOD * bound(program, rates, best.choice.homes)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from openshelf._core import DeviceArena
+from openshelf.errors import BadInput, CaptureFailed
+from openshelf.offload._by_module import ByModule
 from openshelf.offload._model_plan import ModelPlan, plan
 from openshelf.offload._packed import Packed
 from openshelf.offload._runner import Runner, packed_state, state_of
@@ -21,8 +23,14 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
     The weights leave memory at the first call: the model that was given is empty then, and must not be called itself.
     """
 
-    def __init__(self, model: Any, budget: str | int, folder: Path | str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: Any, budget: str | int, folder: Path | str | None, fallback: str | None, **options: Any
+    ) -> None:
         super().__init__()
+        if fallback not in (None, "modules"):
+            raise BadInput(f"fallback is 'modules', or None for an error, got {fallback!r}")
+        self._fallback = fallback
+        self.by_module: ByModule | None = None  # once there was something that cannot be planned
         self.model = model
         self._budget, self._folder, self._options = parse_size(budget), folder, options
         self._plans: dict[Any, ModelPlan] = {}
@@ -31,10 +39,17 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         self._loaded: tuple[Any, Runner] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        form = _form(args, kwargs)
-        if self._loaded is None or self._loaded[0] != form:
-            self._loaded = (form, self._load(form, args, kwargs))
-        return self._loaded[1](*args, **kwargs)
+        if self.by_module is None:
+            form = _form(args, kwargs)
+            try:
+                if self._loaded is None or self._loaded[0] != form:
+                    self._loaded = (form, self._load(form, args, kwargs))
+                return self._loaded[1](*args, **kwargs)
+            except CaptureFailed:
+                if self._fallback is None or self._packed is not None:  # weights are in the order of a plan already
+                    raise
+            self.by_module = ByModule(self.model, self._budget, self._folder)
+        return self.by_module(*args, **kwargs)
 
     def plan_of(self, *args: Any, **kwargs: Any) -> ModelPlan:
         """The plan for such arguments; it is made if there is none yet."""
@@ -72,6 +87,18 @@ def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return known, str(tree)
 
 
-def wrap(model: Any, budget: str | int, *, folder: Path | str | None = None, **options: Any) -> Wrapped:
-    """`model`, to be called as before, in at most `budget` bytes of memory; `options` are those of plan()."""
-    return Wrapped(model, budget, folder, **options)
+def wrap(
+    model: Any,
+    budget: str | int,
+    *,
+    folder: Path | str | None = None,
+    fallback: Literal["modules"] | None = None,
+    **options: Any,
+) -> Wrapped:
+    """`model`, to be called as before, in at most `budget` bytes of memory; `options` are those of plan().
+
+    What cannot be planned because it depends on values raises CaptureFailed, which names module and line. With
+    fallback="modules" such a model runs without a plan: weights, which alone are counted then, come and go with the
+    modules that use them.
+    """
+    return Wrapped(model, budget, folder, fallback, **options)

@@ -1,0 +1,68 @@
+"""A model for inputs of any length: captured once, a plan for each bucket, its own results without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from openshelf import offload  # noqa: E402
+from openshelf.errors import BadInput, CaptureFailed, NoRoom  # noqa: E402
+from tests.offload.models import batch, same, twins  # noqa: E402
+
+RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
+OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def ids(length: int) -> dict[str, Any]:
+    return {"input_ids": torch.zeros((2, length), dtype=torch.int64), "use_cache": False}
+
+
+def test_every_length_is_the_models_own() -> None:
+    name = "gpt2"
+    model, plain = (one.eval() for one in twins(name))
+    run = offload.buckets(model, ids, 48, "512KiB", **OPTIONS)
+    tokens = torch.cat([batch(name, seed)["input_ids"] for seed in range(3)], 1)
+    for length in (48, 33, 17, 16, 5, 2, 1, 40):
+        with torch.no_grad():
+            wanted = plain(tokens[:, :length], use_cache=False).logits
+        assert same([run(input_ids=tokens[:, :length], use_cache=False).logits], [wanted]), length
+    assert run.plan(48) is run.plan(33) is not run.plan(17)
+    assert max(run.plan(20).peak, run.plan(40).peak) <= run.peak == 512 << 10
+    with pytest.raises(BadInput, match="1 to 48"):
+        run(input_ids=tokens[:, :49], use_cache=False)
+    with pytest.raises(BadInput, match="capture"):
+        run(input_ids=tokens[:1, :9], use_cache=False)
+
+
+def test_refusals() -> None:
+    linear = torch.nn.Linear(8, 8)
+    with pytest.raises(NoRoom):
+        offload.buckets(linear, lambda length: torch.zeros(length, 8), 64, 512, **OPTIONS)
+    with pytest.raises(CaptureFailed, match="the same at every length"):
+        offload.buckets(linear, lambda length: torch.zeros(3, 8), 64, "1MiB", **OPTIONS)
+
+    class Squared(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return (x @ x.t()).sum(0)
+
+    with pytest.raises(CaptureFailed, match="evenly"):
+        offload.buckets(Squared(), lambda length: torch.zeros(length, 8), 64, "1MiB", **OPTIONS)

@@ -1,0 +1,101 @@
+"""Models that no program can hold run module by module: the same results, weights within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from openshelf import offload  # noqa: E402
+from openshelf.errors import BadInput, CaptureFailed, NoRoom  # noqa: E402
+
+RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
+LAYER = 96 * 96 * 4 + 96 * 4
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Wandering(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Goes where values lead it; uses a weight of another module, a tied one, and one of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(96, 96) for _ in range(12))
+        self.way = torch.nn.ModuleDict({"up": torch.nn.Linear(96, 96), "down": torch.nn.Linear(96, 96)})
+        self.tied = torch.nn.Linear(96, 96)
+        self.tied.weight = self.layers[0].weight
+        self.scale = torch.nn.Parameter(torch.full((96,), 0.5))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * self.scale
+            if x.sum() > 0:
+                x = self.way["up"](x)
+            elif x.max() > 0.6:
+                x = self.way["down"](x)
+        return self.tied(x) @ self.layers[3].weight, self.scale
+
+
+def test_results_are_the_models_whatever_way_it_goes() -> None:
+    torch.manual_seed(3)
+    model = Wandering()
+    inputs = [torch.randn(2, 96, generator=torch.Generator().manual_seed(seed)) for seed in range(8)]
+    with torch.no_grad():
+        expected = [model(x) for x in inputs]
+    wrapped = offload.wrap(model, 5 * LAYER, fallback="modules", fabric=RATES, cache=False)
+    for _ in range(2):
+        for x, wanted in zip(inputs, expected, strict=True):
+            found = wrapped(x)
+            assert all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True))
+    assert wrapped.by_module is not None
+    assert all(one.is_meta for one in model.parameters())
+    read = wrapped.by_module.lanes()["flash_read"]
+    assert read.nbytes > 15 * 7 * LAYER  # most weights were read again for each call
+    assert sum(wrapped.by_module._sizes[s] for s in wrapped.by_module._at) <= wrapped.by_module._budget
+
+
+def test_weights_that_fit_are_read_once() -> None:
+    model = Wandering()
+    wrapped = offload.wrap(model, 40 * LAYER, fallback="modules", fabric=RATES, cache=False)
+    for seed in range(5):
+        wrapped(torch.randn(2, 96, generator=torch.Generator().manual_seed(seed)))
+    assert wrapped.by_module is not None
+    assert wrapped.by_module.lanes()["flash_read"].requests <= 40
+
+
+def test_exception_in_a_module_leaves_the_rest_usable() -> None:
+    model = Wandering()
+    x = torch.randn(2, 96)
+    with torch.no_grad():
+        expected = model(x)[0]
+    wrapped = offload.wrap(model, 5 * LAYER, fallback="modules", fabric=RATES, cache=False)
+    wrapped(x)
+    with pytest.raises(RuntimeError, match="shapes"):
+        wrapped(torch.randn(2, 95))
+    assert torch.equal(wrapped(x)[0], expected)
+
+
+def test_refusals() -> None:
+    model, x = Wandering(), torch.randn(2, 96)
+    with pytest.raises(CaptureFailed, match="test_by_module"):
+        offload.wrap(model, "1MiB", fabric=RATES, cache=False)(x)
+    with pytest.raises(NoRoom, match="the least that works"):
+        offload.wrap(model, LAYER // 2, fallback="modules", fabric=RATES, cache=False)(x)
+    assert not any(one.is_meta for one in model.parameters())
+    with pytest.raises(BadInput, match="fallback is 'modules'"):
+        offload.wrap(model, "1MiB", fallback="hope")  # type: ignore[arg-type]
