@@ -43,11 +43,17 @@ private:
     void begin(std::int32_t task, double time) {
         if (order_.flow(task)) {
             const double arrives = time + tasks_.delay[task];
-            if (arrives <= now_) return enter(task);
+            if (arrives <= now_) return arrive(task);
             timers_.push({arrives, age_++, task, ARRIVES});
         } else {
             timers_.push({time + tasks_.delay[task] + tasks_.work[task], age_++, task, ENDS});
         }
+    }
+
+    void arrive(std::int32_t task) {
+        const auto lane = tasks_.lane[task];
+        if (lane >= 0 && !lanes_.take(lane, task)) return;
+        enter(task);
     }
 
     void enter(std::int32_t task) {
@@ -89,7 +95,7 @@ private:
         const FlowTimer timer = timers_.top();
         timers_.pop();
         if (timer.what == ENDS) order_.finish(timer.task, timer.time, begin);
-        else enter(timer.task);
+        else arrive(timer.task);
     }
 
     // Everything from `next` to the end of the window, then the clock stands at the last of it.
@@ -107,9 +113,12 @@ private:
         }
         std::sort(ended_.begin(), ended_.end());
         for (const auto& [time, task] : ended_) leave(task);
+        const std::size_t moving = active_.size();
+        for (const auto& [time, task] : ended_)
+            if (tasks_.lane[task] >= 0)
+                if (const auto after = lanes_.give(tasks_.lane[task]); after >= 0) enter(after);
         // What flows that end here set off may happen in the window too; what has entered moves from the next step on.
         std::size_t at = 0;
-        const std::size_t moving = active_.size();
         const double before = now_;
         while (true) {
             const bool timer = !timers_.empty() && timers_.top().time <= until;
@@ -179,6 +188,7 @@ private:
     MaxMin solver_;
     FlowTimers timers_;
     FlowUsers users_;
+    FlowLanes lanes_{tasks_};
     std::vector<std::uint32_t> active_, some_;
     std::vector<std::uint32_t> where_ = std::vector<std::uint32_t>(tasks_.work.size());  // in active_
     std::vector<double> left_, rate_, some_rate_;
