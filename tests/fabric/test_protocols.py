@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openshelf.errors import BadInput
-from openshelf.fabric import Fabric, Link, Semantics
+from openshelf.fabric import Fabric, Link, LoadedLatency, LoadPoint, Semantics
 from openshelf.fabric._media import Medium, media
 from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, protocols, semantics
 from openshelf.fabric._wires import switches
@@ -61,6 +61,22 @@ def test_requests_in_flight_bound_the_rate_by_littles_law() -> None:
     costs = cxl.semantics(1 << 20, 300e-9, "load", memory_s=100e-9)
     payload = costs.rate_cap_bytes_per_s * costs.efficiency
     assert payload == pytest.approx(256 * 64 / (165e-9 + 600e-9 + 100e-9))
+
+
+def test_loads_wait_longer_for_a_memory_that_they_load_themselves() -> None:
+    """256 lines of 64 B in flight, 165 ns of controllers, no way: the rate where curve and requests agree."""
+    curve = LoadedLatency((LoadPoint(0, 100e-9), LoadPoint(100e9, 500e-9)), "assumed")
+    idle = simple_place("a", 1e12, 1e12, 100e-9)
+    link = Link("wire", "a", "b", "cxl-2", figure(1e12), latency_s=figure(1e-12))
+    rates = []
+    for place in (idle, replace(idle, loaded_latency=curve)):
+        fabric = Fabric("two", (place, simple_place("b", 1e12, 1e12, 1e-9)), (link,))
+        cost = fabric.cost(1 << 30, "a", "b", access="load")
+        rates.append(cost.nbytes / cost.transfer_s)
+    assert rates[0] == pytest.approx(256 * 64 / 265e-9, rel=1e-3)
+    busy_s = 100e-9 + 400e-9 * rates[1] / 100e9
+    assert rates[1] == pytest.approx(256 * 64 / (165e-9 + busy_s), rel=1e-3)
+    assert rates[1] < 0.8 * rates[0]
 
 
 def test_what_sharers_hold_is_invalidated_by_a_directory_or_flushed_by_software() -> None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from openshelf.errors import BadInput
 from openshelf.fabric._media import Medium
-from openshelf.fabric._model import Figure, Link, PageFigures, Place, Protocol, Source, weakest
+from openshelf.fabric._model import Figure, Link, LoadedLatency, PageFigures, Place, Protocol, Source, weakest
 from openshelf.fabric._network import Semantics
 from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, beyond, semantics
 from openshelf.fabric._wires import latency_of
@@ -177,6 +177,30 @@ def through(nbytes: int, bandwidth_bytes_per_s: float, latency_s: float, costs: 
     return latency_s + float(costs.before_s(nbytes)), wire * costs.efficiency
 
 
+def busy_s(
+    place: Place,
+    protocol: MemoryProtocol | MessageProtocol,
+    path_s: float,
+    bandwidth_bytes_per_s: float,
+    access: Access,
+) -> float:
+    """The latency of a place under the load of the very loads that wait for it.
+
+    More requests in flight load it more, and then each takes longer: the rate is where both agree. Without a curve of
+    loaded latency, for stores and for messages it is the idle latency.
+    """
+    curve = place.loaded_latency
+    if curve is None or access == "store" or not isinstance(protocol, MemoryProtocol):
+        return place.latency_s.value
+    low, high = 0.0, bandwidth_bytes_per_s
+    for _ in range(60):
+        rate = (low + high) / 2
+        costs = protocol.semantics(1, path_s, access, _between(curve, rate))
+        reached = min(bandwidth_bytes_per_s, costs.rate_cap_bytes_per_s) * costs.efficiency
+        low, high = (rate, high) if reached > rate else (low, rate)
+    return _between(curve, low)
+
+
 def _link_step(link: Link, forward: bool, nbytes: int, source: Place, rules: Rules) -> Step:
     figure = link.bandwidth_bytes_per_s
     if not forward and link.back_bandwidth_bytes_per_s:
@@ -186,7 +210,8 @@ def _link_step(link: Link, forward: bool, nbytes: int, source: Place, rules: Rul
         return _step(f"{link.name} link", latency, bandwidth, figure)
     path_s = latency.value if latency else 0.0
     protocol = rules.protocols[link.protocol]
-    costs = semantics(protocol, nbytes, path_s, rules.access, source.latency_s.value)
+    memory_s = busy_s(source, protocol, path_s, bandwidth, rules.access)
+    costs = semantics(protocol, nbytes, path_s, rules.access, memory_s)
     latency_s, bandwidth = through(nbytes, bandwidth, path_s, costs)
     worst = weakest([figure.source, protocol.source, *([latency.source] if latency else [])])
     return Step(f"{link.name} link", latency_s, bandwidth, worst, beyond(protocol, nbytes))
@@ -269,8 +294,15 @@ def _under_load(place: Place, pages: Place | PageFigures, load: float) -> tuple[
             f"a load of {load:g} bytes/s on {place.name!r} is outside the known range, "
             f"{first.load_bytes_per_s:g} to {last.load_bytes_per_s:g} bytes/s"
         )
+    return _between(curve, load), curve.source
+
+
+def _between(curve: LoadedLatency, load: float) -> float:
+    """The latency at a load, drawn straight between points; before the first and after the last it is theirs."""
+    if load <= curve.points[0].load_bytes_per_s:
+        return curve.points[0].latency_s
     for low, high in pairwise(curve.points):
         if load <= high.load_bytes_per_s:
             part = (load - low.load_bytes_per_s) / (high.load_bytes_per_s - low.load_bytes_per_s)
-            return low.latency_s + part * (high.latency_s - low.latency_s), curve.source
-    return last.latency_s, curve.source  # a curve of one point
+            return low.latency_s + part * (high.latency_s - low.latency_s)
+    return curve.points[-1].latency_s

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openshelf.errors import BadInput, OpenshelfError
-from openshelf.fabric._cost import Cost, Step, along, require_size, through
+from openshelf.fabric._cost import Cost, Step, along, busy_s, require_size, through
 from openshelf.fabric._fields import Path, Problem, nearest
-from openshelf.fabric._model import Link, Source, weakest
+from openshelf.fabric._model import Link, Place, Source, weakest
 from openshelf.fabric._network import Network, Semantics
 from openshelf.fabric._protocols import Access, beyond
 from openshelf.fabric._protocols import semantics as semantics_of
@@ -41,8 +42,12 @@ def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Acc
     require_size(nbytes)
     path_s = float(fabric.network.latency_s[fabric.network.path(source, target)].sum())
     names = list(dict.fromkeys(wire.protocol for wire in crossed(fabric, source, target)))
-    memory_s = _memory_s(fabric, source)
-    parts = [semantics_of(fabric.known_protocols[name], nbytes, path_s, access, memory_s) for name in names]
+    width = float(fabric.network.capacity_bytes_per_s[fabric.network.path(source, target)].min(initial=math.inf))
+    place, parts = _place(fabric, source), []
+    for name in names:
+        protocol = fabric.known_protocols[name]
+        memory_s = busy_s(place, protocol, path_s, width, access) if place else 0.0
+        parts.append(semantics_of(protocol, nbytes, path_s, access, memory_s))
     if not parts:
         return Semantics("none")
     if len(parts) == 1:
@@ -84,12 +89,12 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
     return cost
 
 
-def _memory_s(fabric: Fabric, endpoint: int) -> float:
-    """The latency of the memory at an endpoint; 0 if the fabric does not say what is there."""
+def _place(fabric: Fabric, endpoint: int) -> Place | None:
+    """The memory at an endpoint; None if the fabric does not say what is there."""
     if endpoint >= fabric.network.ranks:
-        return fabric.place(fabric.memory_endpoint).latency_s.value if fabric.memory_endpoint else 0.0
+        return fabric.place(fabric.memory_endpoint) if fabric.memory_endpoint else None
     places = [each.place for each in fabric.compute if each.name == fabric.endpoint]
-    return fabric.place(places[0]).latency_s.value if places else 0.0
+    return fabric.place(places[0]) if places else None
 
 
 def _source(fabric: Fabric, wire: Wire) -> Source:
