@@ -68,18 +68,18 @@ void bind_flow(nb::module_& m) {
     m.def(
         "run_tasks",
         [](In<double> capacity, In<double> latency, In<double> work, In<double> delay, In<double> cap,
-           In<std::int64_t> path_at, In<std::int32_t> path, In<std::int32_t> stream, In<std::int64_t> next_at,
-           In<std::int32_t> next, In<double> change_time, In<std::int32_t> change_resource, In<double> change_capacity,
+           In<std::int64_t> path_at, In<std::int32_t> path, In<std::int32_t> stream, In<std::int32_t> lane,
+           In<std::int64_t> next_at, In<std::int32_t> next, In<double> change_time, In<std::int32_t> change_resource, In<double> change_capacity,
            double window, bool whole_messages) {
             const std::size_t count = work.shape(0), changes = change_time.shape(0);
-            require(delay.shape(0) == count && cap.shape(0) == count && stream.shape(0) == count,
-                    "work, delay, cap and stream are not of one length");
+            require(delay.shape(0) == count && cap.shape(0) == count && stream.shape(0) == count && lane.shape(0) == count,
+                    "work, delay, cap, stream and lane are not of one length");
             require(latency.shape(0) == capacity.shape(0), "capacity and latency are not of one length");
             require(change_resource.shape(0) == changes && change_capacity.shape(0) == changes, "changes do not fit");
             require(window >= 0, "window is below zero");
             require_rows(view(path_at), count, view(path), capacity.shape(0), "paths");
             require_rows(view(next_at), count, view(next), count, "next");
-            osf::FlowTasks tasks{view(work), view(delay), view(cap), view(path_at), view(path), view(stream), view(next_at), view(next)};
+            osf::FlowTasks tasks{view(work), view(delay), view(cap), view(path_at), view(path), view(stream), view(lane), view(next_at), view(next)};
             std::vector<osf::FlowChange> changed;
             for (std::size_t i = 0; i < changes; i++) {
                 require(change_resource.data()[i] >= 0 && std::size_t(change_resource.data()[i]) < capacity.shape(0),
@@ -97,7 +97,7 @@ void bind_flow(nb::module_& m) {
             return nb::make_tuple(array_of(std::move(result.start)), array_of(std::move(result.finish)), result.events,
                                   result.solves);
         },
-        "capacity"_a, "latency"_a, "work"_a, "delay"_a, "cap"_a, "path_at"_a, "path"_a, "stream"_a, "next_at"_a, "next"_a,
+        "capacity"_a, "latency"_a, "work"_a, "delay"_a, "cap"_a, "path_at"_a, "path"_a, "stream"_a, "lane"_a, "next_at"_a, "next"_a,
         "change_time"_a, "change_resource"_a, "change_capacity"_a, "window"_a, "whole_messages"_a,
         "(start, finish, events, solves) of tasks in virtual time.");
 }

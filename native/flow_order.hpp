@@ -94,6 +94,47 @@ private:
     std::size_t done_ = 0;
 };
 
+// Lanes: who is on the wires, and who waits, in order of their numbers.
+class FlowLanes {
+public:
+    explicit FlowLanes(const FlowTasks& tasks) : after_(tasks.work.size(), NOBODY) {
+        for (auto lane : tasks.lane)
+            if (lane >= std::int32_t(lanes_.size())) lanes_.resize(std::size_t(lane) + 1);
+    }
+    // True if the lane was free and is the task's now; else it waits.
+    bool take(std::int32_t lane, std::int32_t task) {
+        Lane& own = lanes_[std::size_t(lane)];
+        if (!own.busy) return own.busy = true;
+        if (own.first == NOBODY || task > own.last) {
+            (own.first == NOBODY ? own.first : after_[std::size_t(own.last)]) = task;
+            own.last = task;
+            return false;
+        }
+        std::int32_t* link = &own.first;
+        while (*link < task) link = &after_[std::size_t(*link)];
+        after_[std::size_t(task)] = *link;
+        *link = task;
+        return false;
+    }
+    // The next task, which has the lane now, or NOBODY.
+    std::int32_t give(std::int32_t lane) {
+        Lane& own = lanes_[std::size_t(lane)];
+        const auto next = own.first;
+        if (next == NOBODY) own.busy = false;
+        else own.first = after_[std::size_t(next)];
+        return next;
+    }
+
+private:
+    static constexpr std::int32_t NOBODY = -1;
+    struct Lane {
+        bool busy = false;
+        std::int32_t first = NOBODY, last = NOBODY;
+    };
+    std::vector<Lane> lanes_;
+    std::vector<std::int32_t> after_;
+};
+
 // Events by time, and by age among equal times.
 struct FlowTimer {
     double time;

@@ -22,6 +22,7 @@ struct FlowTasks {
     std::span<const std::int64_t> path_at;  // tasks + 1
     std::span<const std::int32_t> path;
     std::span<const std::int32_t> stream;   // tasks of a stream run one at a time, in the order in which they become ready; -1: none
+    std::span<const std::int32_t> lane;     // flows of a lane are on the wires one at a time, of those that wait the lowest number first; -1: none
     std::span<const std::int64_t> next_at;  // tasks + 1
     std::span<const std::int32_t> next;     // tasks that wait for this one
 };

@@ -17,12 +17,12 @@ static bool near(double a, double b, double part = 1e-9) { return std::abs(a - b
 struct Tasks {
     std::vector<double> work, delay, cap;
     std::vector<std::int64_t> path_at{0}, next_at;
-    std::vector<std::int32_t> path, stream, next;
+    std::vector<std::int32_t> path, stream, lane, next;
     std::vector<std::vector<std::int32_t>> after;
 
     int add(double amount, std::vector<std::int32_t> way, std::vector<int> waits = {}, double late = 0, int own = -1, double most = INF) {
         const int number = int(work.size());
-        work.push_back(amount), delay.push_back(late), cap.push_back(most), stream.push_back(own);
+        work.push_back(amount), delay.push_back(late), cap.push_back(most), stream.push_back(own), lane.push_back(-1);
         path.insert(path.end(), way.begin(), way.end());
         path_at.push_back(std::int64_t(path.size()));
         after.emplace_back();
@@ -35,7 +35,7 @@ struct Tasks {
             next.insert(next.end(), each.begin(), each.end());
             next_at.push_back(std::int64_t(next.size()));
         }
-        return {work, delay, cap, path_at, path, stream, next_at, next};
+        return {work, delay, cap, path_at, path, stream, lane, next_at, next};
     }
     FlowResult run(std::vector<double> capacity, std::vector<FlowChange> changes = {}, double window = 0) {
         const FlowTasks tasks = view();
@@ -133,6 +133,16 @@ static void test_a_window_errs_by_no_more_than_itself() {
     CHECK(near(last, about, 0.03));
 }
 
+static void test_flows_of_a_lane_are_on_the_wires_one_at_a_time() {
+    Tasks tasks;
+    for (int f = 0; f < 3; f++) tasks.lane[std::size_t(tasks.add(10, {0}, {}, 1))] = 0;
+    const int other = tasks.add(10, {0}, {}, 1);
+    auto result = tasks.run({10});
+    // Half of the resource for the lane while the other flow is there; latencies are not added up.
+    CHECK(near(result.finish[0], 3) && near(result.finish[other], 3));
+    CHECK(near(result.finish[1], 4) && near(result.finish[2], 5));
+}
+
 static void test_messages_are_stored_and_forwarded_in_turn() {
     Tasks tasks;
     tasks.add(10, {0, 1});
@@ -164,6 +174,7 @@ int main() {
     test_tasks_wait_and_streams_run_one_at_a_time();
     test_capacities_change();
     test_a_window_errs_by_no_more_than_itself();
+    test_flows_of_a_lane_are_on_the_wires_one_at_a_time();
     test_messages_are_stored_and_forwarded_in_turn();
     test_tasks_that_wait_for_one_another_are_an_error();
     std::puts("flow: ok");

@@ -410,6 +410,7 @@ def run_tasks(
     path_at: Any,
     path: Any,
     stream: Any,
+    lane: Any,
     next_at: Any,
     next: Any,
     change_time: Any,

@@ -134,7 +134,7 @@ def test_what_is_approximate_is_near(nbytes: float) -> None:
     twin = Twin(top.rail_optimised(8, 4, 4, 4, xlink, xswitch, LINK, LINK, SWITCH))
     for algorithm in ("ring", "halving_doubling", "direct", "hierarchical"):
         near, full = (twin.collective("all_reduce", nbytes, algorithm=algorithm, how=how) for how in ("steps", "graph"))
-        assert near.seconds == pytest.approx(full.seconds, rel=0.15), algorithm
+        assert near.seconds == pytest.approx(full.seconds, rel=0.05), algorithm
 
 
 def test_the_best_is_none_worse_than_any() -> None:

@@ -28,7 +28,7 @@ WALK = "steps solved once: nothing shared, ranks late by their delays"
 GRAPH = "every flow"
 DRIFTING = "flows as long as in their step alone: approximate"
 _SAME = 1e-9
-_MOST_WORK = 1e8  # flows times flows of a step, of a graph that is run without being asked for
+_MOST_WORK = 6e8  # flows times flows of a step, of a graph that is run without being asked for
 _MOST_FOLLOWED = 2e7  # flows of one repeated step that are followed in that case
 _MANY = 20_000  # flows of one step, from which on their ends are handled in batches
 
@@ -95,34 +95,37 @@ def least_of(setting: Setting, steps: Sequence[Step], parts: int) -> float:
 
 
 def graph_of(setting: Setting, steps: Sequence[Step], chunks: int = 1) -> Tasks:
-    """All flows of all steps; of several chunks, each flow behind the same one of the chunk before."""
+    """All flows of all steps; see `add_steps`."""
     tasks = Tasks(setting.network, setting.costs)
     add_steps(tasks, setting, steps, chunks)
     return tasks
 
 
 def add_steps(tasks: Tasks, setting: Setting, steps: Sequence[Step], chunks: int = 1, after: Sequence[int] = ()) -> Ids:
-    """Adds all flows of all steps, the first ones after some tasks; gives the flows of the last chunk."""
+    """Adds all flows of all steps, the first ones after some tasks; gives the flows of the last chunk.
+
+    What a rank sends to the same other goes in order, one message at a time on the wires; so do chunks, one behind the
+    other. Latencies are not in the way: a message may leave while the one before it is still arriving.
+    """
     count = int(setting.ranks.max()) + 1 if len(setting.ranks) else 0
-    before: Ids = np.empty(0, np.int64)
-    for chunk in range(chunks):
+    made: list[Ids] = []
+    ways = np.unique(np.concatenate([step.src * count + step.dst for step in steps]))
+    lanes = tasks.new_lanes(len(ways))
+    for _ in range(chunks):
         # By rank: the flows it waits for, as (rank, task) pairs of the last step in which it took part.
         ranks = np.repeat(setting.ranks, len(after))
         waited = np.tile(np.array(after, np.int64), len(setting.ranks))
-        firsts = []
+        made = []
         for step in steps:
             src, dst = setting.ranks[step.src], setting.ranks[step.dst]
+            lane = lanes + np.searchsorted(ways, step.src * count + step.dst)
             for _ in range(step.times):
-                first = tasks.flows(src, dst, step.nbytes, setting.salt, setting.more_s(step))
+                first = tasks.flows(src, dst, step.nbytes, setting.salt, setting.more_s(step), lane)
                 own = first + np.arange(len(src), dtype=np.int64)
                 tasks.link(*_matches(ranks, waited, src, own, count))
                 ranks, waited = _latest(ranks, waited, src, dst, own, count)
-                firsts.append(own)
-        made = np.concatenate(firsts)
-        if chunk:
-            tasks.link(before, made)
-        before = made
-    return before
+                made.append(own)
+    return np.concatenate(made)
 
 
 def _matches(ranks: Ids, waited: Ids, src: Ids, own: Ids, count: int) -> tuple[Ids, Ids]:

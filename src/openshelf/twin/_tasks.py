@@ -39,8 +39,9 @@ class Tasks:
         self.costs = costs or Semantics()
         self.count = 0
         self.names: dict[int, str] = {}
+        self._lanes = 0
         self._columns: dict[str, list[NDArray[np.generic]]] = {
-            name: [] for name in ("work", "delay", "cap", "stream", "rank", "kind", "hops")
+            name: [] for name in ("work", "delay", "cap", "stream", "lane", "rank", "kind", "hops")
         }
         self._path: list[NDArray[np.int32]] = []
         self._before: list[Ids] = []
@@ -92,8 +93,14 @@ class Tasks:
             self.names[first] = name
         return first
 
-    def flows(self, src: ArrayLike, dst: ArrayLike, nbytes: ArrayLike, salt: int = 0, more_s: float = 0.0) -> int:
-        """Many flows at once; gives the first one's number. `more_s` is added to what comes before the first byte."""
+    def flows(
+        self, src: ArrayLike, dst: ArrayLike, nbytes: ArrayLike, salt: int = 0, more_s: float = 0.0,
+        lanes: Ids | None = None,
+    ) -> int:  # fmt: skip
+        """Many flows at once; gives the first one's number. `more_s` is added to what comes before the first byte.
+
+        Flows of one lane, a connection, are on the wires one at a time; of those that wait the first added goes first.
+        """
         sources, targets = np.asarray(src, np.int64).ravel(), np.asarray(dst, np.int64).ravel()
         size = np.broadcast_to(np.asarray(nbytes, np.float64), sources.shape)
         if not (np.isfinite(size).all() and (size >= 0).all()):
@@ -103,10 +110,22 @@ class Tasks:
         before, wire, caps = priced(self.costs, self.network, sources, targets, size, at, path)
         # A flow to itself has no path: it takes its delay and nothing more.
         return self._add(
-            count, work=np.where(hops > 0, wire, 0.0), delay=before + more_s, cap=caps,
-            stream=np.full(count, -1, np.int32), rank=sources.astype(np.int32), kind=np.full(count, FLOW, np.int8),
-            hops=hops, path=path,
-        )  # fmt: skip
+            count,
+            work=np.where(hops > 0, wire, 0.0),
+            delay=before + more_s,
+            cap=caps,
+            stream=np.full(count, -1, np.int32),
+            lane=np.full(count, -1, np.int32) if lanes is None else lanes,
+            rank=sources.astype(np.int32),
+            kind=np.full(count, FLOW, np.int8),
+            hops=hops,
+            path=path,
+        )
+
+    def new_lanes(self, count: int) -> int:
+        """The first of so many lanes that nothing uses."""
+        first, self._lanes = self._lanes, self._lanes + count
+        return first
 
     def link(self, before: ArrayLike, after: ArrayLike) -> None:
         """Task after[i] begins when before[i] is done."""
@@ -140,9 +159,17 @@ class Tasks:
         name: str,
     ) -> int:  # fmt: skip
         made = self._add(
-            1, work=np.array([work]), delay=np.array([delay]), cap=np.array([cap]), stream=np.array([stream], np.int32),
-            rank=np.array([rank], np.int32), kind=np.array([kind], np.int8), hops=np.array([len(path)]), path=path,
-        )  # fmt: skip
+            1,
+            work=np.array([work]),
+            delay=np.array([delay]),
+            cap=np.array([cap]),
+            stream=np.array([stream], np.int32),
+            lane=np.full(1, -1, np.int32),
+            rank=np.array([rank], np.int32),
+            kind=np.array([kind], np.int8),
+            hops=np.array([len(path)]),
+            path=path,
+        )
         self.link(after, [made] * len(after))
         if name:
             self.names[made] = name
@@ -192,6 +219,7 @@ def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0) -> 
         path_at=path_at,
         path=path,
         stream=tasks.column("stream").astype(np.int32),
+        lane=tasks.column("lane").astype(np.int32),
         next_at=next_at,
         next=after.astype(np.int32),
         change_time=np.array([change.time_s for change in ordered], np.float64),
