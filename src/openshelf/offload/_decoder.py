@@ -60,7 +60,9 @@ class Decoder:
         if self._chunk < longest:
             self._growths[MORE] = growth_of(growing, longest, tokens=self._chunk)
         outside = max(growth.outside for growth in self._growths.values())
-        arena = (budget - outside) // 4096 * 4096
+        most = {name: self._room(self._chunk if name == FIRST else longest) for name in self._growths}
+        enough = max(growth.enough(most[name]) for name, growth in self._growths.items())
+        arena = min(enough, (budget - outside) // 4096 * 4096)
         if arena <= 0:
             raise NoRoom(f"a budget of {format_size(budget)} is too small: torch takes up to {outside} bytes beside it")
         self.peak = arena + outside
@@ -68,8 +70,8 @@ class Decoder:
         self._arena_bytes = arena
         self._plans: dict[tuple[str, int], GrownPlan] = {}
         self._runs: dict[tuple[str, int], GrownRun] = {}
-        for name in self._growths:
-            self._plan(name, self._room(self._chunk if name == FIRST else longest))
+        for name, room in most.items():
+            self._plan(name, room)
         packed = packed_from(self._growths[NEXT].lengths.captured, model if weights is None else weights, folder)
         self._arena = DeviceArena(arena)
         tier = KVTier(growing.shapes, self._up(longest), kv, self._arena, folder)
@@ -79,10 +81,10 @@ class Decoder:
     def prefill(self, tokens: Any) -> Any:
         """Begins a context with these tokens, (length,) or (batch, length); returns the logits that come after them."""
         ids = self._ids(tokens)
-        self.length = 0
         count = ids.shape[1]
         if not 0 < count <= self.longest:
             raise BadInput(f"a prompt has 1 to longest={self.longest} tokens, got {count}")
+        self.length = 0
         begin = count % self._chunk or self._chunk
         logits = self._run(FIRST if begin > 1 else NEXT, ids[:, :begin])
         for at in range(begin, count, self._chunk):
