@@ -107,6 +107,7 @@ bench-hosts-peers: $(VENV)/.built $(VENV)/.test
 # without its requirements, so that torch stays as it is.
 bench-offload: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/offload.py
+	$(BIN)/python bench/offload_decode.py
 
 bench-offload-peers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/pip install -q psutil
