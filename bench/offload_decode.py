@@ -113,7 +113,7 @@ def token_against_bound(report: Report, quick: bool) -> None:
     moved, settled = small.lanes()["dram_read"].nbytes, small.settled
     step()
     moved = small.lanes()["dram_read"].nbytes - moved
-    mine, compute, transfer = in_turn([step, resident, transfers(small, length)], 25 if quick else 60)
+    mine, compute, transfer = in_turn([step, resident, transfers(small, length)], 60 if quick else 100)
     assert small.settled == settled, "something was moved within the arena"
     assert all(torch.equal(one, results[1][0]) for one in (*results[0], *results[1])), "other logits"
     bound = max(min(compute), min(transfer))
@@ -147,7 +147,7 @@ def peak_of_a_request(report: Report, quick: bool) -> None:
 
         return call
 
-    mine, resident = in_turn([request(small), request(full)], 3 if quick else 6)
+    mine, resident = in_turn([request(small), request(full)], 4 if quick else 8)
     assert all(torch.equal(one, tokens[0]) for one in tokens), "other tokens"
     slower = min(mine) / min(resident)
     less = 100 * (1 - small.peak / full.peak)

@@ -97,6 +97,7 @@ def test_generates_what_transformers_generates() -> None:
     with offload.decode(model, "3MiB", longest=48, **OPTIONS) as run:
         ids = prompt(1, 11)
         ours = run.generate(ids, 20)
+        assert run.peak < 2 << 20  # all stays, and more would not be used
         assert torch.equal(ours, model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0))
         stop = int(ours[0, 14])
         early = run.generate(ids[0], 20, stop=stop)

@@ -45,7 +45,7 @@ class Decoder:
         *,
         longest: int,
         batch: int,
-        chunk: int | None,
+        chunk: int,
         kv: Home,
         weights: Any,
         rates: Rates,
@@ -55,12 +55,14 @@ class Decoder:
     ) -> None:
         growing = Growing(model, batch, longest)
         self.batch, self.longest, self.length = batch, longest, 0
-        self._chunk, self._grain = chunk or longest, grain(growing.shapes)
+        self._chunk, self._grain = chunk, grain(growing.shapes)
         self._growths = {NEXT: growth_of(growing, longest), FIRST: growth_of(growing, self._chunk, fresh=True)}
         if self._chunk < longest:
             self._growths[MORE] = growth_of(growing, longest, tokens=self._chunk)
         outside = max(growth.outside for growth in self._growths.values())
-        arena = (budget - outside) // 4096 * 4096
+        most = {name: self._room(self._chunk if name == FIRST else longest) for name in self._growths}
+        enough = max(growth.enough(most[name]) for name, growth in self._growths.items())
+        arena = min(enough, (budget - outside) // 4096 * 4096)
         if arena <= 0:
             raise NoRoom(f"a budget of {format_size(budget)} is too small: torch takes up to {outside} bytes beside it")
         self.peak = arena + outside
@@ -68,8 +70,8 @@ class Decoder:
         self._arena_bytes = arena
         self._plans: dict[tuple[str, int], GrownPlan] = {}
         self._runs: dict[tuple[str, int], GrownRun] = {}
-        for name in self._growths:
-            self._plan(name, self._room(self._chunk if name == FIRST else longest))
+        for name, room in most.items():
+            self._plan(name, room)
         packed = packed_from(self._growths[NEXT].lengths.captured, model if weights is None else weights, folder)
         self._arena = DeviceArena(arena)
         tier = KVTier(growing.shapes, self._up(longest), kv, self._arena, folder)
@@ -79,14 +81,14 @@ class Decoder:
     def prefill(self, tokens: Any) -> Any:
         """Begins a context with these tokens, (length,) or (batch, length); returns the logits that come after them."""
         ids = self._ids(tokens)
-        self.length = 0
         count = ids.shape[1]
         if not 0 < count <= self.longest:
             raise BadInput(f"a prompt has 1 to longest={self.longest} tokens, got {count}")
+        self.length = 0
         begin = count % self._chunk or self._chunk
         logits = self._run(FIRST if begin > 1 else NEXT, ids[:, :begin])
         for at in range(begin, count, self._chunk):
-            logits = self._run(MORE if self._chunk > 1 else NEXT, ids[:, at : at + self._chunk])
+            logits = self._run(MORE, ids[:, at : at + self._chunk])
         return logits
 
     def step(self, token: Any) -> Any:
@@ -219,12 +221,13 @@ def decode(
     """
     if kv not in ("dram", "flash"):
         raise BadInput(f"keys and values live in 'dram' or on 'flash', got kv={kv!r}")
-    if longest < 4 or batch < 1 or (chunk is not None and chunk < 4):
+    chunk = min(chunk or longest, longest)
+    if chunk < 4 or batch < 1 or 0 < longest - chunk < 4:
         raise BadInput(
-            f"longest and chunk are 4 tokens or more, batch is 1 or more; got longest={longest}, chunk={chunk}, "
-            f"batch={batch}"
+            f"longest and chunk are 4 tokens or more, and chunk is longest or at least 4 less, batch is 1 or more; got "
+            f"longest={longest}, chunk={chunk}, batch={batch}"
         )
     return Decoder(
-        model, parse_size(budget), longest=longest, batch=batch, chunk=min(chunk or longest, longest), kv=kv,
+        model, parse_size(budget), longest=longest, batch=batch, chunk=chunk, kv=kv,
         weights=weights, rates=rates_of(fabric), time_limit=time_limit, cache=cache, folder=folder,
     )  # fmt: skip

@@ -70,6 +70,13 @@ class Growth:
             return shape.rows * room * shape.token_bytes
         return int(at(self.lengths.sizes[storage], self.top(room)))
 
+    def enough(self, room: int) -> int:
+        """Bytes of an arena in which all that is given stays, and operators have all the room that they can use."""
+        program = self.program(room)
+        stays = [one.index for one in program.storages if one.index in self.kv or (one.given and one.kind != "input")]
+        rest = lifetimes(without(program, stays)).live_peak
+        return sum(padded(program.storages[s].nbytes) for s in stays) + padded(rest + rest // 4)
+
     def _op(self, op: Op, seconds: float, made: set[int]) -> Op:
         makes = [s for s in op.changes if self.fresh and s in self.kv and s not in made]
         made.update(makes)
