@@ -47,6 +47,7 @@ class Collective:
         return {
             "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
-            "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source, "beyond": list(self.beyond),
+            "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source,
+            "beyond": list(self.beyond),
             "load": [each.plain() for each in self.load],
         }  # fmt: skip
