@@ -126,6 +126,7 @@ def test_steps_solved_once_take_as_long_as_every_flow(name: str) -> None:
 def test_what_is_not_simulated_flow_by_flow_says_so() -> None:
     made = Twin(top.fat_tree(16, LINK, SLOW, 2)).collective("all_reduce", S, algorithm="halving_doubling", how="steps")
     assert made.how == DRIFTING
+    assert made.approximate
 
 
 @pytest.mark.parametrize("nbytes", [1e4, 1e9])

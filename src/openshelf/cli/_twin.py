@@ -46,13 +46,16 @@ def print_comparison(made: Mapping[str, Sequence[Collective]]) -> None:
     for row, base in enumerate(first):
         cells = [
             f"{format_time(made[name][row].seconds)} {base.seconds / made[name][row].seconds:.2f}x\n"
-            f"{made[name][row].algorithm}"
+            f"{made[name][row].algorithm}{' ~' if made[name][row].approximate else ''}"
             for name in names
         ]
         table.add_row(format_size(base.nbytes), *cells)
     console = Console()
     console.print(table)
-    _print_trust(console, [each for found in made.values() for each in found])
+    every = [each for found in made.values() for each in found]
+    if any(each.approximate for each in every):
+        console.print("~ approximate: too large to simulate flow by flow", markup=False, highlight=False)
+    _print_trust(console, every)
 
 
 def print_run(fabric: str, run: Run) -> None:

@@ -27,6 +27,11 @@ class Collective:
     """Which sizes were extrapolated."""
 
     @property
+    def approximate(self) -> bool:
+        """It was too large to simulate flow by flow, and no step could stand for others."""
+        return self.how.endswith("approximate")
+
+    @property
     def bytes_per_s(self) -> float:
         """Bytes of the collective by its time: what nccl-tests call algorithm bandwidth."""
         return self.nbytes / self.seconds if self.seconds else math.inf
@@ -42,6 +47,7 @@ class Collective:
         return {
             "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
-            "how": self.how, "flows": self.flows, "source": self.source, "beyond": list(self.beyond),
+            "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source,
+            "beyond": list(self.beyond),
             "load": [each.plain() for each in self.load],
         }  # fmt: skip
