@@ -1,9 +1,10 @@
-"""Against ASTRA-sim 2: every run of its congestion-aware backend within 1 %, from its published rules, nothing fitted.
+"""Against ASTRA-sim 2: every run of its congestion-aware backend within 1 %, by its rules.
 
 Its rules: every hop stores and forwards whole messages and serves them in order of arrival; 1 GB/s is 2**30 bytes/s; a
 collective is cut into `splits` that go one after the other; every message costs its endpoint 10 ns (`endpoint-delay`);
 what arrives in a reduce-scatter is written and read twice in the memory of an H100 (`local-mem-bw` 3350 GB/s), messages
-beside one another.
+beside one another. The data does not name these two figures: they are those of its example of an HGX H100, which has
+the same splits.
 """
 
 from __future__ import annotations
