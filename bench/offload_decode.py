@@ -45,7 +45,7 @@ def both(model: Any, longest: int, chunk: int | None, need: int) -> tuple[offloa
     config = model.config
     weights = sum(one.numel() * 4 for one in model.parameters())
     cache = config.num_hidden_layers * 2 * config.num_key_value_heads * 64 * 4 * longest
-    options: dict[str, Any] = {"longest": longest, "chunk": chunk, "time_limit": 2.0}
+    options: dict[str, Any] = {"longest": longest, "chunk": chunk, "time_limit": 1.0}
     small = offload.decode(model, weights + cache // 4 + need, **options)
     full = offload.decode(model, weights + cache + need, **options)
     assert full.stays(longest - 1)["kv"] >= cache, "the larger budget has to hold all"
@@ -110,10 +110,10 @@ def token_against_bound(report: Report, quick: bool) -> None:
     results: tuple[list[Any], list[Any]] = ([], [])
     step, resident = stepping(small, length, results[0]), stepping(full, length, results[1])
     step()
-    moved, settled = small.lanes()["dram_read"].nbytes, small.settled
+    before, settled = small.lanes(), small.settled
     step()
-    moved = small.lanes()["dram_read"].nbytes - moved
-    mine, compute, transfer = in_turn([step, resident, transfers(small, length)], 60 if quick else 100)
+    moved = sum(lane.nbytes - before[name].nbytes for name, lane in small.lanes().items())
+    mine, compute, transfer = in_turn([step, resident, transfers(small, length)], 30 if quick else 100)
     assert small.settled == settled, "something was moved within the arena"
     assert all(torch.equal(one, results[1][0]) for one in (*results[0], *results[1])), "other logits"
     bound = max(min(compute), min(transfer))
@@ -132,24 +132,33 @@ def token_against_bound(report: Report, quick: bool) -> None:
 
 
 def peak_of_a_request(report: Report, quick: bool) -> None:
-    prompt, answer = (3068, 4) if quick else (8176, 16)
+    prompt, answer = (3068, 4) if quick else (8184, 8)
     longest = prompt + answer
     model = model_of(layers=12, heads=6, kv_heads=6, longest=longest)
     small, full, cache = both(model, longest, chunk=None, need=(20 << 10) * longest)
     ids = torch.arange(prompt) * 7 % VOCABULARY
-    tokens: list[Any] = []
+    answers: list[Any] = []
+    parts: dict[str, tuple[list[float], list[float]]] = {"small": ([], []), "full": ([], [])}  # prompts, tokens
 
-    def request(run: offload.Decoder) -> Callable[[], float]:
+    def request(name: str, run: offload.Decoder) -> Callable[[], float]:
         def call() -> float:
-            begin = time.perf_counter()
-            tokens.append(run.generate(ids, answer))
-            return time.perf_counter() - begin
+            token, found = ids, []
+            for number in range(answer + 1):
+                begin = time.perf_counter()
+                logits = run.step(token) if number else run.prefill(token)
+                parts[name][number > 0].append(time.perf_counter() - begin)
+                token = logits.argmax(-1)
+                found.append(token)
+            answers.append(torch.cat(found))
+            return sum(parts[name][0][-1:] + parts[name][1][-answer:])
 
         return call
 
-    mine, resident = in_turn([request(small), request(full)], 4 if quick else 8)
-    assert all(torch.equal(one, tokens[0]) for one in tokens), "other tokens"
-    slower = min(mine) / min(resident)
+    mine, _ = in_turn([request("small", small), request("full", full)], 4 if quick else 8)
+    assert all(torch.equal(one, answers[0]) for one in answers), "other tokens"
+    # The best prompt and the best token: a whole request is too long to be undisturbed anywhere but on an idle machine.
+    best = {name: min(prompts[1:]) + answer * min(steps) for name, (prompts, steps) in parts.items()}
+    slower = best["small"] / best["full"]
     less = 100 * (1 - small.peak / full.peak)
     report.add(
         Row(
@@ -157,7 +166,7 @@ def peak_of_a_request(report: Report, quick: bool) -> None:
             f"Llama, a prompt of {prompt} tokens, {answer} more; KV cache {format_size(cache)}",
             less, "% less", "all of the KV cache in the arena", slower, spread(mine), statistics.median(mine),
             p99(mine), ">= 26, as fast within 3 %",
-            f"{format_size(small.peak)} for {format_size(full.peak)}; {min(mine):.3f} s for {min(resident):.3f} s",
+            f"{format_size(small.peak)} for {format_size(full.peak)}; {best['small']:.3f} s for {best['full']:.3f} s",
         )
     )  # fmt: skip
     small.close()

@@ -195,4 +195,5 @@ def _stays(
             reads = max(map(size, [*items, *later]), default=0)
             room = arena - needed(stays) - int(ahead * reads)
             stays += [s for item in spread(items, sizes, max(0, room)) for s in item]
+            break  # what comes from a faster tier does not stay where this does not
     return stays
