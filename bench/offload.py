@@ -10,6 +10,7 @@ is absent is skipped with the reason.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import tempfile
@@ -83,7 +84,7 @@ def running(report: Report, folder: Path, shape: str, rounds: int, peers: list[s
             read = plain(str(file), packed.begins, nbytes, memoryview(buffer.range(0, ARENA, None)))
             seconds = in_turn({"io": read} | {kind: one.run for kind, one in there.items()}, rounds)
             facts = there["ours"].facts()
-            peaks = {kind: max(peaks.get(kind, 0), one.peak()) for kind, one in there.items()}
+            peaks |= {kind: max(peaks.get(kind, 0), one.peak()) for kind, one in there.items() if one.alive}
         results[length] = seconds
         against_bound(report, shape, length, seconds, facts, nbytes)
         for kind in present:
@@ -136,7 +137,7 @@ def faster(
     """How many times as fast as the fastest of some others; of several lengths, where that is the least."""
     best = {length: (min(min(seconds[kind]) for kind in kinds), seconds["ours"]) for length, seconds in results.items()}
     theirs, ours = min(best.values(), key=lambda one: one[0] / min(one[1]))
-    ratio = theirs / min(ours)
+    ratio = theirs / min(ours) if theirs < math.inf else None
     return Row(
         id, f"{SHAPES[shape]}, {tokens} tokens, cold", ratio, "x", " or ".join(PEERS[kind] for kind in kinds), ratio,
         spread(ours), statistics.median(ours), p99(ours), bar, f"{min(ours):.3f} and {theirs:.3f} s",

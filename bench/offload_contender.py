@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+PATIENCE_S = 60  # for one run
 
 
 def serve(kind: str, shape: str, folder: Path, count: int, length: int, budget: int, asked: Connection) -> None:
@@ -35,8 +38,20 @@ class Contender:
         asked.close()
         self._asks.recv()
 
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
     def run(self) -> float:
-        return float(self._ask("run"))
+        """Seconds of one run; endless if it does not answer for long. It is ended then, and has no more runs."""
+        if not self.alive:
+            return math.inf
+        self._asks.send("run")
+        if self._asks.poll(PATIENCE_S):
+            return float(self._asks.recv())
+        self._process.kill()
+        self._process.join()
+        return math.inf
 
     def peak(self) -> int:
         return int(self._ask("peak"))
