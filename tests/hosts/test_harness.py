@@ -70,6 +70,7 @@ def _round_trip(cluster: Cluster, nbytes: int, rounds: int) -> float:
     return float(mean)
 
 
+@pytest.mark.soak
 def test_delay_loss_and_rate_are_as_asked(two: Cluster) -> None:
     network = two.network
     assert network is not None

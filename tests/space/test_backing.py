@@ -51,6 +51,7 @@ def test_space_does_not_grow_beyond_its_addresses(home: Path) -> None:
         assert space.describe()["bytes"] == 16 << 20
 
 
+@pytest.mark.soak
 @pytest.mark.serial
 def test_one_array_of_nearly_the_whole_space(home: Path, peer: Peer) -> None:
     free = os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize

@@ -116,7 +116,9 @@ def growth_of(growing: Growing, longest: int, tokens: int = 1, *, fresh: bool = 
     changed = {s for op in lengths.captured.program.ops for s in op.changes}
     altered = [storages[s].name for s in changed if storages[s].given and s not in kv]
     if altered:
-        raise CaptureFailed(f"the model changes {altered[0]} as it runs: it is not for generating; call model.eval()?")
+        raise CaptureFailed(
+            f"the model changes {altered[0]} as it runs: it is not for generating. Is the model in evaluation mode?"
+        )
     low, high = measure(lengths.low), measure(lengths.captured)
     seconds = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
     return Growth(lengths, kv, growing.shapes, seconds, tokens, fresh, max(high.outside, default=0))
