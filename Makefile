@@ -53,7 +53,7 @@ native-tsan: $(VENV)/.tools
 comma := ,
 
 pytest: $(VENV)/.built $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not serial and not soak"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not serial and not soak"
 	$(BIN)/python -m pytest -m "serial and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test native-test

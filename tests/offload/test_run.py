@@ -53,7 +53,9 @@ def planned(
     return offload.ModelPlan(full.captured, made, ((), inputs))
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(
+    "share", [pytest.param(one, marks=[pytest.mark.soak] if one in (1.0, 0.5) else []) for one in SHARES]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_at_every_budget(name: str, share: float) -> None:
     model, plain = (one.eval() for one in twins(name))

@@ -10,6 +10,8 @@ from openshelf.errors import BadInput
 from openshelf.offload import Lane, Rates
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._program import Op, Program, Storage
+from openshelf.offload._stay_between import without
+from openshelf.offload._steps import Run
 
 RATES = Rates(*(Lane(1e9, 1e-5),) * 4)
 MIB = 1 << 20
@@ -60,5 +62,27 @@ def test_kept_on_disk_and_checked() -> None:
     (first, offset), *_ = plan.stays.items()
     for wrong in (offset + 1, 0, plan.budget):
         moved = dataclasses.replace(plan, stays={**plan.stays, first: wrong})
-        with pytest.raises(BadInput, match="stay"):
+        with pytest.raises(BadInput, match="not a plan"):
             Plan.from_plain(moved.to_plain(), program)
+
+
+def test_nothing_is_made_anew_from_what_has_changed_since() -> None:
+    """An operator reads a weight that is changed after it: what it made must not be made again from the new one."""
+    storages = (
+        Storage(0, "weight", MIB, "weight", True, True),
+        Storage(1, "made", 8 * MIB, "activation"),
+        Storage(2, "large", 9 * MIB, "activation"),
+        Storage(3, "result", 4096, "output", kept=True),
+    )
+    ops = (
+        Op(0, "make", (0,), (), (1,), seconds=1e-6),
+        Op(1, "change", (), (0,), (), seconds=1e-6, again=False),
+        Op(2, "fill", (), (), (2,), seconds=1e-3),
+        Op(3, "drop", (2,), (), (3,), seconds=1e-3),
+        Op(4, "use", (1,), (3,), (), seconds=1e-3, again=False),
+    )
+    program = Program(ops, storages, "")
+    plan = planned(program, 11 * MIB)  # raises BadInput if it is
+    assert sum(isinstance(step, Run) and step.op == 0 for step in plan.steps) == 1
+    assert not without(program, [0]).ops[0].again
+    assert without(program, [0]).ops[2].again

@@ -190,16 +190,14 @@ def _peak(program: Program, steps: Sequence[Step], stays: Mapping[int, int] | No
 
 
 def _check(program: Program, steps: Sequence[Step], budget: int, stays: Mapping[int, int]) -> None:
-    """Steps are right for all that moves, and end below what stays, none of which is where another is."""
-    end = _peak(program, steps)
-    for s, offset in sorted(stays.items(), key=lambda one: one[1]):
-        storage = program.storages[s]
-        if offset % ALIGNMENT or offset < end or not storage.given or storage.kind in ("input", "output"):
-            raise BadInput(f"not a plan for program {program.key!r}: {storage.name} cannot stay at {offset}")
-        end = offset + padded(storage.nbytes)
-    if end > budget:
-        raise BadInput(f"not a plan for program {program.key!r}: what stays ends at {end}, the arena at {budget}")
-    check_steps(without(program, stays) if stays else program, steps, budget)
+    """BadInput if the steps are wrong, with all that stays read before and stored after them."""
+    for s in stays:
+        if not program.storages[s].given or program.storages[s].kind in ("input", "output"):
+            raise BadInput(f"not a plan for program {program.key!r}: {program.storages[s].name} cannot stay")
+    changed = {s for op in program.ops for s in op.changes}
+    before: list[Step] = [step for s, offset in stays.items() for step in (Prefetch(s, offset), Wait(s))]
+    after: list[Step] = [step for s in stays for step in ([Store(s)] if s in changed else []) + [Detach(s)]]
+    check_steps(program, [*before, *steps, *after], budget)
 
 
 def _numbers(step: Step) -> list[int]:

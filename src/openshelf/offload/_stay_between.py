@@ -44,14 +44,21 @@ def offsets_from_top(storages: Iterable[int], sizes: Sequence[int], top: int) ->
 
 
 def without(program: Program, stay: Iterable[int]) -> Program:
-    """The program as if it did not touch these storages."""
+    """The program as if it did not touch these storages. What depends on one that changes cannot run again later."""
     gone = set(stay)
+    changing = gone & {s for op in program.ops for s in op.changes}
 
     def left(numbers: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number for number in numbers if number not in gone)
 
     ops: list[Op] = [
-        dataclasses.replace(op, reads=left(op.reads), changes=left(op.changes), makes=left(op.makes))
+        dataclasses.replace(
+            op,
+            reads=left(op.reads),
+            changes=left(op.changes),
+            makes=left(op.makes),
+            again=op.again and changing.isdisjoint(op.touches),
+        )
         for op in program.ops
     ]
     key = hashlib.sha256(f"{program.key} without {sorted(gone)}".encode()).hexdigest() if program.key else ""
