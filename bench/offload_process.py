@@ -130,16 +130,18 @@ def accelerate_safetensors(shape: Shape, folder: Path, ids: Any, budget: int) ->
 
 
 def deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
-    return importlib.import_module("offload_deepspeed").running(shape, folder, ids, budget)  # type: ignore[no-any-return]
+    made: Run = importlib.import_module("offload_deepspeed").running(shape, folder, ids, budget)
+    return made
 
 
 # Training
 
 
-def train(shape: Shape, folder: Path, ids: Any, budget: int, prepare: Callable[[Any], object] = id) -> Run:
+def train(shape: Shape, folder: Path, ids: Any, budget: int, prepare: Callable[[Any], object] | None = None) -> Run:
     """As torch does it, AdamW, everything in memory; gradients are given back after each step."""
     model = random_model(shape).train()
-    prepare(model)
+    if prepare is not None:
+        prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def run() -> None:
@@ -163,7 +165,8 @@ def train_min_cut(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
 
 
 def train_deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
-    return importlib.import_module("offload_deepspeed").training(shape, folder, ids, budget)  # type: ignore[no-any-return]
+    made: Run = importlib.import_module("offload_deepspeed").training(shape, folder, ids, budget)
+    return made
 
 
 def train_ours(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +17,7 @@ RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2
 OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("own_cache", "one_thread")
 
 
 def ids(length: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,7 @@ OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("own_cache", "one_thread")
 
 
 def prompt(batch: int, length: int, seed: int = 0) -> Any:
