@@ -156,7 +156,7 @@ std::string TierEngine::commit() {
     }
     std::string error = frozen_error_;
     const TiersHead& head = words_.head();
-    DurableHead durable{DURABLE_MAGIC, 1, Layout::hash(), head.id, units_, head.slots, head.files, u64(base), layout.reserve, space_->header().page_size, space_->header().mode};
+    DurableHead durable{DURABLE_MAGIC, TIERS_VERSION, Layout::hash(), head.id, units_, head.slots, head.files, u64(base), layout.reserve, space_->header().page_size, space_->header().mode};
     add_page(0, reinterpret_cast<const char*>(&durable), sizeof durable);
     for (u64 unit = 0; unit < units_; unit += WORDS_A_PAGE) {
         char page[PAGE] = {};
@@ -195,7 +195,7 @@ static DurableHead durable_head(const Journal& journal, const std::string& path)
     if (const char* page = journal.page(0)) std::memcpy(&head, page, sizeof head);
     if (!journal.generation()) throw Error(Code::corrupt, "nothing was ever flushed to the durable space at " + path + ": there is nothing to restore; remove its files");
     if (head.magic != DURABLE_MAGIC) throw Error(Code::corrupt, "the journal of " + path + " does not describe a space");
-    if (head.version != 1 || head.layout_hash != Layout::hash())
+    if (head.version != TIERS_VERSION || head.layout_hash != Layout::hash())
         throw Error(Code::wrong_version, "the durable space at " + path + " was written by another version of Openshelf, with another layout");
     return head;
 }

@@ -24,7 +24,7 @@ void TierWords::create(const std::string& directory, const Options& options, u32
         throw Error(Code::bad_input, "flash is 1 to " + std::to_string(MAX_FILES) + " files, got " + std::to_string(options.files.size()));
     TiersHead head{};
     head.magic = TIERS_MAGIC;
-    head.version = 1;
+    head.version = TIERS_VERSION;
     head.units = options.units;
     head.capacity = options.capacity;
     head.slots = options.slots;
@@ -62,7 +62,7 @@ TierWords::TierWords(const std::string& directory, bool writable) {
     if (map == MAP_FAILED) fail_os("mapping " + path, errno);
     map_ = static_cast<char*>(map);
     const TiersHead& there = head();
-    if (there.magic != TIERS_MAGIC || there.version != 1 || there.check != head_check(there) ||
+    if (there.magic != TIERS_MAGIC || there.version != TIERS_VERSION || there.check != head_check(there) ||
         bytes_ != TIERS_HEAD + there.units * sizeof(TierWord) || there.files > MAX_FILES) {
         munmap(map_, bytes_);
         map_ = nullptr;

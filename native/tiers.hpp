@@ -15,6 +15,7 @@
 
 namespace osf {
 
+constexpr u64 TIERS_VERSION = 2;                        // of the words in memory and of the durable image
 constexpr u64 TIERS_MAGIC = 0x3173'7265'6974'736full;  // "ostiers1"
 constexpr u64 UNIT = CHUNK;
 constexpr u64 RUN = 16;                  // units: the most that one read or write takes, and the piece that files are striped by

@@ -13,7 +13,7 @@ from openshelf.errors import Corrupt, WrongVersion
 from openshelf.offload._files import sectors
 
 MAGIC = b"OSFPACK\0"
-VERSION = 1
+VERSION = 2
 # magic, version, sector, generation, table bytes, data begins, bytes of the file, key, SHA-256 of head and table
 _HEAD = struct.Struct("<8sIIQQQQ32s32s")
 _SUM = 32
