@@ -400,7 +400,7 @@ def main() -> None:
                     report, Path(home), (1 if args.quick else 4) << 30, 4 if args.quick else 8, not args.quick
                 ),
             ),
-            ("hidden", lambda: hidden(report, Path(home), 4 if args.quick else 8, 2 if args.quick else 10)),
+            ("hidden", lambda: hidden(report, Path(home), 3 if args.quick else 8, 2 if args.quick else 10)),
             ("warm", lambda: warm(report, Path(home), 2 if args.quick else 8)),
             ("sampling", lambda: sampling(report, Path(home), 40 if args.quick else 600)),
             ("policy", lambda: policy(report, Path(home), 30_000 if args.quick else 150_000)),
