@@ -201,11 +201,15 @@ def test_the_checksum_is_what_the_format_says(size: int, seed: int) -> None:
     expected = 0
     for piece, at in enumerate(range(0, len(padded), 1 << 20)):
         words = padded[at : at + (1 << 20)].view("<u8").reshape(-1, 8)
-        chains = np.uint64(piece) ^ np.arange(8, dtype=np.uint64)
-        for row in words:
-            chains = (chains ^ row) * np.uint64(0x9FB21C651E98DF25)
-            chains ^= chains >> np.uint64(32)
-        expected += hash_bytes(chains.tobytes(), piece)
+        sums = np.full(8, piece, np.uint64)
+        keys = np.arange(1, 9, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+        for number, row in enumerate(words, start=1):
+            mixed = row ^ keys
+            sums += row.reshape(-1, 2)[:, ::-1].ravel() + (mixed & np.uint64(0xFFFFFFFF)) * (mixed >> np.uint64(32))
+            keys += np.uint64(0x9FB21C651E98DF25)
+            if number % 16 == 0 or number == len(words):
+                sums = (sums ^ (sums >> np.uint64(47)) ^ keys) * np.uint64(0x9E3779B1)
+        expected += hash_bytes(sums.tobytes(), piece)
     assert _core.check_padded(data.ctypes.data, size) == expected % (1 << 64)
 
 

@@ -12,23 +12,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from openshelf._core import DeviceArena
 from openshelf.offload._homes import Homes, Tier
 from openshelf.offload._mover import Mover
 from openshelf.offload._rates import Lane, Rates
+from openshelf.offload._torch import torch
 
-PIECE, PIECES = 8 << 20, 12
+PIECE, PIECES = 2 << 20, 48
 LATENCY_S = 1e-4  # to begin a transfer and hear of its end; assumed
 ROUNDS = 3
+MOST_LOST = 0.5  # of the time in which bytes move; more is a disturbance
 
 
 def calibrate(folder: Path | str | None = None) -> Rates:
     """Measured rates of the disk that `folder` (by default the cache's) is on, and of this machine's memory."""
     arena = DeviceArena(PIECE * PIECES)
     lanes: list[Lane] = []
-    slowdown = 1.0
+    slowdown, call_s = 1.0, 0.0
     tiers: tuple[Tier, ...] = ("flash", "dram")
     for tier in tiers:
         homes = Homes(folder, PIECE * PIECES if tier == "dram" else 0)
@@ -38,9 +38,9 @@ def calibrate(folder: Path | str | None = None) -> Rates:
             writes = [_seconds(partial(_write, mover)) for _ in range(ROUNDS)]
             reads = [_seconds(partial(_read, mover)) for _ in range(ROUNDS)]
             if tier == "flash":
-                slowdown = _slowdown(mover)
+                slowdown, call_s = _disturbance(mover)
         lanes += [Lane(PIECE * PIECES / min(reads), LATENCY_S), Lane(PIECE * PIECES / min(writes), LATENCY_S)]
-    return Rates(lanes[0], lanes[1], lanes[2], lanes[3], slowdown)
+    return Rates(lanes[0], lanes[1], lanes[2], lanes[3], slowdown, call_s)
 
 
 def _write(mover: Mover) -> None:
@@ -61,22 +61,37 @@ def _begin(mover: Mover) -> None:
         mover.begin_read(number, number * PIECE)
 
 
-def _slowdown(mover: Mover) -> float:
-    """How many times longer a matrix product takes while reads are under way."""
-    matrix = np.ones((512, 512), np.float32)
+def _disturbance(mover: Mover) -> tuple[float, float]:
+    """How many times longer matrix products take while bytes move, and the seconds of a call that begins a transfer."""
+    matrix = torch.ones((512, 512))
 
-    def compute() -> object:
-        return matrix @ matrix
+    def begin(number: int) -> None:
+        (mover.begin_write if number % 2 else mover.begin_read)(number, number * PIECE)
+
+    def end() -> None:
+        for number in range(PIECES):
+            (mover.wait_written if number % 2 else mover.wait)(number)
+
+    def compute(times: int = 1) -> None:
+        for _ in range(times):
+            matrix @ matrix
+
+    def both() -> None:
+        for number in range(PIECES):
+            begin(number)
+        end()
 
     compute()
-    alone = statistics.median(_seconds(compute) for _ in range(20))
-    beside = []
+    moving = min(_seconds(both) for _ in range(ROUNDS))
+    each = max(1, round(2 * moving / PIECES / min(_seconds(compute) for _ in range(10))))  # more of it than transfers
+    alone, calls, beside = [], [], []
     for _ in range(ROUNDS):
-        _begin(mover)
-        beside += [_seconds(compute) for _ in range(4)]
-        for number in range(PIECES):
-            mover.wait(number)
-    return max(1.0, statistics.median(beside) / alone)
+        alone.append(_seconds(partial(compute, each * PIECES)))
+        parts = [(_seconds(partial(begin, number)), _seconds(partial(compute, each))) for number in range(PIECES)]
+        calls += [call for call, _ in parts]
+        beside.append(sum(computing for _, computing in parts) + _seconds(end))
+    lost = (min(beside) - min(alone)) / moving
+    return 1 / (1 - min(max(lost, 0.0), MOST_LOST)), statistics.median(calls)
 
 
 def _seconds(work: Callable[[], object]) -> float:

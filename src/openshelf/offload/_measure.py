@@ -1,22 +1,23 @@
 """Measuring operators: how long each takes here, and what torch takes for it outside the arena.
 
-Layers repeat, so calls that do the same on other storages are measured once, each alone on made-up values: no weights
-are needed, and little more memory than one operator touches. Weights and states come from memory when their turn comes,
-not from a cache, so caches are swept before each time that is taken; what an operator before has made is touched again.
-All are measured in turn, in several rounds: what disturbs a machine lasts longer than one operator. Of a round the
-shorter time counts, of all rounds the median. What an operator allocates is counted by torch's profiler, at the
-allocator itself; what libraries take from the system on their own (packing buffers of matrix products) is not seen.
+An operator takes longer in a program than alone: what the one before it made is in a cache, weights and states are not,
+and threads and code are cold. So all are run in the order of the program, on made-up values: no weights are needed.
+Layers repeat, so of calls that do the same on other storages a few are run. Storages are in a ring, much larger than
+caches, and smaller than the model: what was used a while ago has to come from memory, as when the plan is run. Of some
+rounds the median counts. What an operator allocates is counted by torch's profiler, at the allocator itself; what
+libraries take from the system on their own (packing buffers of matrix products) is not seen.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
+from openshelf._core import DeviceArena
 from openshelf.errors import BadInput
 from openshelf.offload._call import Call, View, views_of
 from openshelf.offload._captured import Captured
@@ -24,35 +25,31 @@ from openshelf.offload._kernels import Instruction, instruction, workspace_of
 from openshelf.offload._torch import torch
 
 ALIGNMENT = 64
-TIMED = 2  # runs of an operator in a round, after one that warms up
-LARGE = 1 << 20  # bytes of a storage that a cache would matter for
-SWEPT = 64 << 20  # larger than the caches of most processors
+RING = 128 << 20  # larger than the caches of most processors
+SAME = 3  # of calls that do the same, so many are run
 
 
-def measure(captured: Captured, rounds: int = 3) -> Captured:
+def measure(captured: Captured, rounds: int = 5) -> Captured:
     """The same program with the seconds of every operator, and `outside` as found. Random state is as before."""
     if rounds < 1:
         raise BadInput(f"operators are measured in 1 or more rounds, got rounds={rounds}")
     for rule in captured.updates.rules if captured.updates is not None else ():
         rule.begin(2)
-    sizes = [storage.nbytes for storage in captured.program.storages]
     signatures = [call.signature for call in captured.calls]
-    calls = dict(zip(signatures, captured.calls, strict=True))
-    most = max((_places(call, sizes)[1] + workspace_of(call)[0] for call in calls.values()), default=0)
-    arena, sweep = torch.empty(most, dtype=torch.uint8), torch.empty(SWEPT, dtype=torch.uint8)
-    given = {storage.index for storage in captured.program.storages if storage.given and storage.nbytes >= LARGE}
-    seconds: dict[Any, list[float]] = {signature: [] for signature in calls}
     outside: dict[Any, int] = {}
+    taken: dict[Any, list[float]] = {signature: [] for signature in signatures}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
+        made = _made(captured, signatures)
+        for signature, before, one, _ in made:
+            if signature not in outside:
+                _set(before)
+                outside[signature] = _outside(one) if one else 0
+        _round(made)  # warms up
         for _ in range(rounds):
-            for signature, call in calls.items():
-                made = _bound(call, sizes, arena)
-                before = _cold(call, sizes, arena, sweep, given)
-                seconds[signature].append(_seconds(made, before) if made else 0.0)
-                if signature not in outside:
-                    outside[signature] = _outside(made) if made else 0
+            for signature, seconds in _round(made).items():
+                taken[signature].append(statistics.mean(seconds))
     ops = tuple(
-        dataclasses.replace(op, seconds=statistics.median(seconds[signature]))
+        dataclasses.replace(op, seconds=statistics.median(taken[signature]))
         for op, signature in zip(captured.program.ops, signatures, strict=True)
     )
     return dataclasses.replace(
@@ -62,33 +59,104 @@ def measure(captured: Captured, rounds: int = 3) -> Captured:
     )
 
 
-def _places(call: Call, sizes: list[int]) -> tuple[dict[int, int], int]:
-    """Where each storage of a call is while it is alone in an arena, and where they end."""
-    places: dict[int, int] = {}
-    at = 0
-    for view in views_of((call.args, call.kwargs, call.makes)):
-        if view.storage not in places:
-            places[view.storage] = at
-            at += -(-sizes[view.storage] // ALIGNMENT) * ALIGNMENT
-    return places, at
+Values = list[tuple[Any, Any]]  # tensors, and what they are set to
+Made = tuple[Any, Values, Instruction | None, Values]  # signature; before; what is run; after
 
 
-def _bound(call: Call, sizes: list[int], arena: Any) -> Instruction | None:
-    places, end = _places(call, sizes)
+def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
+    """What is run, in order, bound to places of a ring."""
+    sizes = [-(-storage.nbytes // ALIGNMENT) * ALIGNMENT for storage in captured.program.storages]
+    touched = [dict.fromkeys(view.storage for view in _views(call)) for call in captured.calls]
+    most = max((sum(sizes[storage] for storage in one) for one in touched), default=0)
+    ring = _Ring(min(sum(sizes), max(RING, 2 * most)))
+    work = max((workspace_of(call)[0] for call in captured.calls), default=0)
+    memory = DeviceArena(max(ring.nbytes + work, 4096))
+    arena = torch.frombuffer(memoryview(memory.range(0, memory.nbytes, None)), dtype=torch.uint8)
+    arena[: arena.numel() // 4 * 4].view(torch.float32).fill_(0.5)
+    runs: collections.Counter[Any] = collections.Counter()
+    made: list[Made] = []
+    for call, signature, storages in zip(captured.calls, signatures, touched, strict=True):
+        runs[signature] += 1
+        if runs[signature] <= SAME:
+            places = ring.places({storage: sizes[storage] for storage in storages})
+            one = _bound(call, arena, places, ring.nbytes)
+            made.append((signature, _integers(call, arena, places), one, _floats(call, arena, places)))
+    return made
 
+
+class _Ring:
+    """Places of storages: the next one begins where the last one ended; what is in the way loses its place."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._at = 0
+        self._placed: collections.OrderedDict[int, tuple[int, int]] = collections.OrderedDict()  # oldest first
+
+    def places(self, sizes: dict[int, int]) -> dict[int, int]:
+        """Where these storages are, all at the same time."""
+        for storage, size in sizes.items():
+            if storage not in self._placed:
+                self._place(storage, size)
+        if not all(storage in self._placed for storage in sizes):  # one was in the way of another
+            for storage in sizes:
+                self._placed.pop(storage, None)
+            for storage, size in sizes.items():
+                self._place(storage, size)
+        return {storage: self._placed[storage][0] for storage in sizes}
+
+    def _place(self, storage: int, size: int) -> None:
+        begin = self._at if self._at + size <= self.nbytes else 0
+        for other, (first, end) in list(self._placed.items()):
+            if first < begin + size and begin < end:
+                del self._placed[other]
+        self._placed[storage] = (begin, begin + size)
+        self._at = begin + size
+
+
+def _views(call: Call) -> list[View]:
+    return list(views_of((call.args, call.kwargs, call.makes)))
+
+
+def _integers(call: Call, arena: Any, places: dict[int, int]) -> Values:
+    """Integers that are read may be indices, so they are 0; but those that say which rows a group has."""
+    found: Values = [
+        (_at(arena, places[view.storage], view), 0)
+        for view in views_of((call.args, call.kwargs))
+        if not view.dtype.is_floating_point and not view.dtype.is_complex
+    ]
+    if call.kernel is torch.ops.aten._grouped_mm.default:
+        rows = call.args[0].shape[-1 if len(call.args[1].shape) == 2 else 0]
+        groups = _at(arena, places[call.args[2].storage], call.args[2])
+        found.append((groups, torch.arange(1, len(groups) + 1) * rows // len(groups)))
+    return found
+
+
+def _floats(call: Call, arena: Any, places: dict[int, int]) -> Values:
+    """What is written becomes as it was: numbers that are all but zero would take longer."""
+    changed = [view for view in views_of((call.args, call.kwargs)) if view.storage in call.changes]
+    return [
+        (_at(arena, places[view.storage], view), 0.5)
+        for view in (*changed, *views_of(call.makes))
+        if view.dtype.is_floating_point
+    ]
+
+
+def _set(values: Values) -> None:
+    for tensor, value in values:
+        if isinstance(value, torch.Tensor):
+            tensor.copy_(value)
+        else:
+            tensor.fill_(value)
+
+
+def _bound(call: Call, arena: Any, places: dict[int, int], work: int) -> Instruction | None:
     def tensor(view: View) -> Any:
         return _at(arena, places[view.storage], view)
 
     def scratch(dtype: Any, count: int) -> list[Any]:
         length = workspace_of(call)[0] // max(count, 1) // dtype.itemsize
-        return [_at(arena, end, View(-1, dtype, (length,), (1,), one * length)) for one in range(count)]
+        return [_at(arena, work, View(-1, dtype, (length,), (1,), one * length)) for one in range(count)]
 
-    for view in views_of((call.args, call.kwargs)):
-        _fill(tensor(view))
-    if call.kernel is torch.ops.aten._grouped_mm.default:  # all rows belong to some group
-        rows = call.args[0].shape[-1 if len(call.args[1].shape) == 2 else 0]
-        groups = tensor(call.args[2])
-        groups.copy_(torch.arange(1, len(groups) + 1) * rows // len(groups))
     return instruction(call, tensor, scratch)
 
 
@@ -98,40 +166,20 @@ def _at(arena: Any, offset: int, view: View) -> Any:
     return made.set_(arena.untyped_storage(), first, view.shape, view.strides)
 
 
-def _fill(tensor: Any) -> None:
-    """Values that every operator can take: integers may be indices, so they are 0."""
-    if tensor.is_floating_point():
-        tensor.fill_(0.5)
-    else:
-        tensor.zero_()
-
-
-def _cold(call: Call, sizes: list[int], arena: Any, sweep: Any, given: set[int]) -> Callable[[], None]:
-    """What to do before an operator is timed: its large given storages are not in a cache then, all others are."""
-    views = list(views_of((call.args, call.kwargs)))
-    if all(view.storage not in given for view in views):
-        return lambda: None
-    places = _places(call, sizes)[0]
-    others = [_at(arena, places[view.storage], view) for view in views if view.storage not in given]
-
-    def before() -> None:
-        sweep.zero_()
-        for one in others:
-            one.sum()
-
-    return before
-
-
-def _seconds(made: Instruction, before: Callable[[], None]) -> float:
-    function, args, kwargs = made
-    function(*args, **kwargs)
-    times = []
-    for _ in range(TIMED):
-        before()
-        begin = time.perf_counter()
+def _round(made: list[Made]) -> dict[Any, list[float]]:
+    seconds: dict[Any, list[float]] = collections.defaultdict(list)
+    clock = time.perf_counter
+    for signature, before, one, after in made:
+        if one is None:
+            seconds[signature].append(0.0)
+            continue
+        _set(before)
+        function, args, kwargs = one
+        begin = clock()
         function(*args, **kwargs)
-        times.append(time.perf_counter() - begin)
-    return min(times)
+        seconds[signature].append(clock() - begin)
+        _set(after)
+    return seconds
 
 
 def _outside(made: Instruction) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from openshelf.errors import BadInput, NoRoom, UnknownName
 from openshelf.fabric import Fabric
 from openshelf.offload._calibrate import calibrate
+from openshelf.offload._call import views_of
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
 from openshelf.offload._lifetimes import lifetimes
@@ -74,16 +75,19 @@ class ModelPlan:
         return Runner(self.captured, self.plan, packed, share=share, folder=folder)
 
     def check(self, repeats: int = 5, folder: Path | str | None = None) -> Check:
-        """Runs the plan on zeros in the place of weights, and compares the time with the prediction."""
-        names = {one[0]: index for index, one in self.captured.names.items() if index not in self.captured.values}
-        zeros = {
-            name: torch.zeros(self.captured.program.storages[index].nbytes, dtype=torch.uint8)
-            for name, index in names.items()
+        """Runs the plan on made-up weights, and compares the time with the prediction."""
+        dtypes = {
+            view.storage: view.dtype for call in self.captured.calls for view in views_of((call.args, call.kwargs))
+        }
+        values = {
+            names[0]: _made_up(self.captured.program.storages[index].nbytes, dtypes.get(index, torch.uint8))
+            for index, names in self.captured.names.items()
+            if index not in self.captured.values
         }
         step = self.captured.updates.step if self.captured.updates is not None else 0
         args, kwargs = self._example
         batches = [(args, kwargs)] * len(self.captured.inputs)
-        with Runner(self.captured, self.plan, packed_state(self.captured, zeros, folder), folder=folder) as run:
+        with Runner(self.captured, self.plan, packed_state(self.captured, values, folder), folder=folder) as run:
             run.step(batches)
             times = []
             for _ in range(repeats):
@@ -155,6 +159,14 @@ def plan(
         time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
+
+
+def _made_up(nbytes: int, dtype: Any) -> Any:
+    """Bytes of a storage: small numbers, so that none overflows; zeros where they may be indices."""
+    if not dtype.is_floating_point:
+        return torch.zeros(nbytes, dtype=torch.uint8)
+    made = torch.rand(nbytes // dtype.itemsize, generator=torch.Generator().manual_seed(0))
+    return made.mul_(0.04).sub_(0.02).to(dtype).view(torch.uint8)
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,8 +19,8 @@ from openshelf.offload._rates import Rates
 
 def least_seconds(program: Program, budget: int, rates: Rates, *, time_limit: float = 60.0) -> float:
     """Seconds of the best plan with all homes on flash; BadInput if it is not found within the time limit."""
-    if rates.slowdown != 1:
-        raise BadInput(f"the exact model has a slowdown of 1, got {rates.slowdown}")
+    if rates.slowdown != 1 or rates.call_s:
+        raise BadInput(f"the exact model has a slowdown of 1 and a call_s of 0, got {rates.slowdown}, {rates.call_s}")
     try:
         import highspy
     except ImportError as error:

@@ -25,7 +25,7 @@ from openshelf.offload._virtual import add_plan
 from openshelf.space import format_size
 from openshelf.twin import Tasks
 
-FORMAT = 2
+FORMAT = 3
 _KINDS: tuple[type[Any], ...] = (Prefetch, Wait, Run, Store, Detach)
 
 

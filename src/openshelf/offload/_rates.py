@@ -2,7 +2,7 @@
 
 Four lanes, reading and writing for each kind of home. What is asked of a lane is done in the order in which it is
 asked, one after the other; lanes do not disturb each other. Computing may be slower while bytes move: on a CPU both
-use the same memory.
+use the same memory. To begin a transfer may take time of the thread that computes.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """The lanes of flash and host memory, and how many times longer operators take while bytes move."""
+    """The lanes of flash and host memory; how many times longer operators take while bytes move; seconds of a call."""
 
     flash_read: Lane
     flash_write: Lane
     dram_read: Lane
     dram_write: Lane
     slowdown: float = 1.0
+    call_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.slowdown) and self.slowdown >= 1):
             raise BadInput(f"slowdown is how many times longer operators take, 1 or more, got {self.slowdown!r}")
+        if not (math.isfinite(self.call_s) and self.call_s >= 0):
+            raise BadInput(f"call_s is the seconds that it takes to begin a transfer, 0 or more, got {self.call_s!r}")
 
     @classmethod
     def of(cls, fabric: Fabric, *, slowdown: float = 1.0) -> Rates:
@@ -79,4 +82,4 @@ class Rates:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Rates:
-        return cls(**{lane: Lane(**plain[lane]) for lane in LANES}, slowdown=plain["slowdown"])
+        return cls(**{lane: Lane(**plain[lane]) for lane in LANES}, slowdown=plain["slowdown"], call_s=plain["call_s"])

@@ -41,7 +41,10 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Predicted seconds. `seconds` is `compute` + `exposed`, the time in which operators wait for transfers."""
+    """Predicted seconds. `seconds` is `compute` + `exposed`, the time in which operators wait for transfers.
+
+    To begin transfers is part of `compute`.
+    """
 
     seconds: float
     compute: float
@@ -108,6 +111,8 @@ def simulate(
             continue
         name, lane = (reads if isinstance(step, Prefetch) else writes)[homes[s]]
         nbytes = storages[s].nbytes
+        now += rates.call_s
+        compute += rates.call_s
         start = max(now, free[name])
         seconds = lane.seconds(nbytes)
         ends[s] = free[name] = start + seconds

@@ -2,7 +2,8 @@
 
 `Plan.times` knows of no other traffic. Here transfers are flows to and from the endpoints where homes are, so that many
 ranks that share a pool of memory, or the way to it, slow each other down. Alone, on a network with the plan's own
-rates, it takes what `Plan.times` says, but for the slowdown of computing while bytes move, which is not modelled here.
+rates, it takes what `Plan.times` says, but for the slowdown of computing while bytes move, and for the calls that begin
+transfers: these are not modelled here.
 """
 
 from __future__ import annotations

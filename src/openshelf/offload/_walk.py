@@ -120,6 +120,7 @@ class _Walk:
                     return
                 self.flush(self.stores[s])
             del queue[at]
+            self.now += self.rates.call_s
             start = max(self.now, self.read_end[home])
             self.arrives[s] = self.read_end[home] = start + lane.seconds(self.course.program.storages[s].nbytes)
             self.moving_until = max(self.moving_until, self.read_end[home])
@@ -127,6 +128,7 @@ class _Walk:
 
     def begin_store(self, s: int) -> None:
         home = self.homes[s]
+        self.now += self.rates.call_s
         start = max(self.now, self.write_end[home])
         end = start + self.rates.write(home).seconds(self.course.program.storages[s].nbytes)
         self.stores[s] = self.write_end[home] = end
