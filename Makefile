@@ -110,6 +110,7 @@ bench-offload: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/offload.py
 	$(BIN)/python bench/offload_train.py
 	$(BIN)/python bench/offload_decode.py
+	$(BIN)/python bench/offload_peak.py
 	$(BIN)/python bench/offload_predict.py
 
 OFFLOAD_PEERS := build/offload-peers-venv

@@ -1,11 +1,10 @@
-"""Decoding with the KV cache in host memory, below a budget: against the bound, and against keeping all of it.
+"""Decoding with the KV cache in host memory, below a budget: a token against the bound.
 
 Two decoders of the same Llama shape, random weights, two threads, float32: one whose budget holds a quarter of the KV
 cache, and one that holds all. `offload.decode` is a token of the first against the longer of its two parts, measured
-in turn with it: the same token with all in the arena, and the same transfers with nothing else. `offload.peak` is by
-how much the memory of the first is less, over a whole request, prompt and answer, which must take as long as the
-other's. Nothing is ever moved within an arena, and that is checked: what stays is brought there when a bucket of
-lengths is entered, and not once while a token is timed. Both give the same logits, or it fails.
+in turn with it: the same token with all in the arena, and the same transfers with nothing else. Nothing is ever moved
+within an arena, and that is checked: what stays is brought there when a bucket of lengths is entered, and not once
+while a token is timed. Both give the same logits, or it fails.
 
 Copies take processor time here, of the two cores that compute: a device that copies by itself would hide more.
 """
@@ -131,54 +130,11 @@ def token_against_bound(report: Report, quick: bool) -> None:
     full.close()
 
 
-def peak_of_a_request(report: Report, quick: bool) -> None:
-    prompt, answer = (3068, 4) if quick else (8184, 8)
-    longest = prompt + answer
-    model = model_of(layers=12, heads=6, kv_heads=6, longest=longest)
-    small, full, cache = both(model, longest, chunk=None, need=(20 << 10) * longest)
-    ids = torch.arange(prompt) * 7 % VOCABULARY
-    answers: list[Any] = []
-    parts: dict[str, tuple[list[float], list[float]]] = {"small": ([], []), "full": ([], [])}  # prompts, tokens
-
-    def request(name: str, run: offload.Decoder) -> Callable[[], float]:
-        def call() -> float:
-            token, found = ids, []
-            for number in range(answer + 1):
-                begin = time.perf_counter()
-                logits = run.step(token) if number else run.prefill(token)
-                parts[name][number > 0].append(time.perf_counter() - begin)
-                token = logits.argmax(-1)
-                found.append(token)
-            answers.append(torch.cat(found))
-            return sum(parts[name][0][-1:] + parts[name][1][-answer:])
-
-        return call
-
-    mine, _ = in_turn([request("small", small), request("full", full)], 4 if quick else 8)
-    assert all(torch.equal(one, answers[0]) for one in answers), "other tokens"
-    # The best prompt and the best token: a whole request is too long to be undisturbed anywhere but on an idle machine.
-    best = {name: min(prompts[1:]) + answer * min(steps) for name, (prompts, steps) in parts.items()}
-    slower = best["small"] / best["full"]
-    less = 100 * (1 - small.peak / full.peak)
-    report.add(
-        Row(
-            "offload.peak",
-            f"Llama, a prompt of {prompt} tokens, {answer} more; KV cache {format_size(cache)}",
-            less, "% less", "all of the KV cache in the arena", slower, spread(mine), statistics.median(mine),
-            p99(mine), ">= 26, as fast within 3 %",
-            f"{format_size(small.peak)} for {format_size(full.peak)}; {best['small']:.3f} s for {best['full']:.3f} s",
-        )
-    )  # fmt: skip
-    small.close()
-    full.close()
-
-
 def main() -> None:
     options = arguments(__doc__ or "")
     torch.set_num_threads(2)
     report = Report("decoding with the KV cache in host memory")
     token_against_bound(report, options.quick)
-    peak_of_a_request(report, options.quick)
     report.finish(options.json)
 
 

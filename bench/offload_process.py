@@ -1,7 +1,6 @@
 """The processes of bench/offload.py: one contender each, so that its memory can be told from that of the others.
 
-What is in the page cache, and mapped
-by nobody, is not counted as memory of a contender.
+What is in the page cache, and mapped by nobody, is not counted as memory of a contender.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ from offload_shapes import SHAPES, Shape, empty_model, ids_of, random_model
 from openshelf import offload
 from openshelf.offload._calibrate import calibrate
 from openshelf.offload._lifetimes import lifetimes
+
+for late in ("torch._dynamo", "transformers.models.llama.modeling_llama", "openshelf.offload._model_plan", "highspy"):
+    importlib.import_module(late)  # before processes are forked: each would import it again
 
 Run = Callable[[], object]
 FACTS: dict[str, Any] = {}

@@ -157,6 +157,7 @@ def test_offload_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "offload.py", "--no-peers")
     rows |= rows_of(tmp_path / "rows.json", "offload_train.py")
     rows |= rows_of(tmp_path / "rows.json", "offload_decode.py")
+    rows |= rows_of(tmp_path / "rows.json", "offload_peak.py")
     rows |= rows_of(tmp_path / "rows.json", "offload_predict.py")
     assert rows.keys() >= OFFLOAD | OFFLOAD_TRAIN | OFFLOAD_DECODE | {"offload.predict"}
     assert all(row["value"] > 0 for row in rows.values())
