@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
 from openshelf.offload._capture import capture  # noqa: E402
-from openshelf.offload._measure import measure  # noqa: E402
+from openshelf.offload._measure import _Ring, measure  # noqa: E402
 from openshelf.offload._plain import least, stay  # noqa: E402
 from tests.offload.models import executor, same  # noqa: E402
 
@@ -70,3 +73,15 @@ def test_results_in_an_arena_are_those_outside(name: str) -> None:
             assert same(ours, expected)
             assert [one.stride() for one in ours] == [one.stride() for one in expected]
     assert len(measure(captured, rounds=1).outside) == len(captured.calls)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 9), st.just(0), min_size=1, max_size=4), max_size=30), st.randoms())
+def test_storages_of_a_call_are_apart_in_the_ring(calls: list[dict[int, int]], random: Any) -> None:
+    sizes = {storage: random.randint(1, 50) for storage in range(10)}
+    ring = _Ring(2 * max((sum(sizes[storage] for storage in call) for call in calls), default=0))
+    for call in calls:
+        places = ring.places({storage: sizes[storage] for storage in call})
+        spans = sorted((places[storage], places[storage] + sizes[storage]) for storage in call)
+        assert spans[0][0] >= 0
+        assert spans[-1][1] <= ring.nbytes
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))

@@ -65,6 +65,11 @@ def test_the_times_of_a_few_steps_by_hand() -> None:
     ]  # fmt: skip
     slower = simulate(program, steps, Rates(lane, lane, lane, lane, slowdown=1.25), ["flash"] * 3)
     assert slower.seconds == pytest.approx(4 + 0.5 * (1 - 1 / 1.25))  # half a second of b goes with the Store of x
+    called = simulate(program, steps, Rates(lane, lane, lane, lane, call_s=0.1), ["flash"] * 3)
+    assert called.compute == pytest.approx(3 + 0.1 * sum(isinstance(step, Prefetch | Store) for step in steps))
+    assert called.seconds == pytest.approx(called.compute + called.exposed)
+    with pytest.raises(BadInput, match="call_s is the seconds"):
+        Rates(lane, lane, lane, lane, call_s=-1)
 
 
 def test_least_and_live_peak() -> None:

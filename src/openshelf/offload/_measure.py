@@ -22,9 +22,9 @@ from openshelf.errors import BadInput
 from openshelf.offload._call import Call, View, views_of
 from openshelf.offload._captured import Captured
 from openshelf.offload._kernels import Instruction, instruction, workspace_of
+from openshelf.offload._lifetimes import padded
 from openshelf.offload._torch import torch
 
-ALIGNMENT = 64
 RING = 128 << 20  # larger than the caches of most processors
 ENOUGH_S = 1.5  # what takes longer than this is measured in two rounds, or a few
 SAME = 3  # of calls that do the same, so many are run
@@ -69,8 +69,11 @@ Made = tuple[Any, Values, Instruction | None, Values]  # signature; before; what
 
 def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
     """What is run, in order, bound to places of a ring."""
-    sizes = [-(-storage.nbytes // ALIGNMENT) * ALIGNMENT for storage in captured.program.storages]
-    touched = [dict.fromkeys(view.storage for view in _views(call)) for call in captured.calls]
+    sizes = [padded(storage.nbytes) for storage in captured.program.storages]
+    touched = [
+        dict.fromkeys(view.storage for view in views_of((call.args, call.kwargs, call.makes)))
+        for call in captured.calls
+    ]
     most = max((sum(sizes[storage] for storage in one) for one in touched), default=0)
     ring = _Ring(min(sum(sizes), max(RING, 2 * most)))
     work = max((workspace_of(call)[0] for call in captured.calls), default=0)
@@ -94,7 +97,7 @@ class _Ring:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self._at = 0
-        self._placed: collections.OrderedDict[int, tuple[int, int]] = collections.OrderedDict()  # oldest first
+        self._placed: dict[int, tuple[int, int]] = {}
 
     def places(self, sizes: dict[int, int]) -> dict[int, int]:
         """Where these storages are, all at the same time."""
@@ -115,10 +118,6 @@ class _Ring:
                 del self._placed[other]
         self._placed[storage] = (begin, begin + size)
         self._at = begin + size
-
-
-def _views(call: Call) -> list[View]:
-    return list(views_of((call.args, call.kwargs, call.makes)))
 
 
 def _integers(call: Call, arena: Any, places: dict[int, int]) -> Values:
