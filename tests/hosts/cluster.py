@@ -28,6 +28,7 @@ _PLACE = Path("/dev/shm")
 _PREFIX = "openshelf-hosts-"
 _FIRST_BASE, _LAST_BASE = 0x2000_0000_0000, 0x2E00_0000_0000
 RESERVE = 128 << 30
+_KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, among the flags in /proc/PID/stat
 _numbers = itertools.count(1)
 _nurseries: dict[tuple[int, int], Nursery] = {}
 
@@ -46,10 +47,23 @@ def processes_under(directory: Path) -> dict[int, bytes]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                for variable in (entry / "environ").read_bytes().split(b"\0"):
+                for variable in environ_of(entry).split(b"\0"):
                     if variable == wanted or variable.startswith(wanted + b"/"):
                         found[int(entry.name)] = (entry / "cmdline").read_bytes()
     return found
+
+
+def environ_of(process: Path) -> bytes:
+    """A process's environment. Within exec it has none for a moment, and no command line: then it is read again."""
+    deadline = time.monotonic() + 1
+    while True:
+        environ = (process / "environ").read_bytes()
+        if environ or (process / "cmdline").read_bytes() or time.monotonic() > deadline:
+            return environ
+        state, *fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+        if state in "ZX" or int(fields[5]) & _KERNEL_THREAD:
+            return b""
+        time.sleep(0)
 
 
 def kill_all(directory: Path, but: tuple[int, ...] = ()) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import net
-from tests.hosts.cluster import Cluster, processes_under
+from tests.hosts.cluster import Cluster, environ_of, processes_under
 from tests.processes import Died, State
 
 PORT = 7000
@@ -156,9 +156,17 @@ def test_cluster_leaves_no_process_and_no_directory(network: net.Network) -> Non
     with Cluster(2, network) as cluster:
         directory = cluster.directory
         pid = cluster[0].peer().call(_start_keeper)
-        assert processes_under(directory) == {pid: processes_under(directory)[pid]}
+        assert list(processes_under(directory)) == [pid]
     assert not directory.exists()
     assert processes_under(directory) == {}
+
+
+def test_the_environment_of_a_process_is_seen_from_its_first_moment() -> None:
+    for number in range(200):  # without looking twice, one in five is missed
+        with subprocess.Popen(["sleep", "600"], env={"NUMBER": str(number)}) as process:
+            seen = environ_of(Path(f"/proc/{process.pid}"))
+            process.kill()
+        assert seen == f"NUMBER={number}\0".encode()
 
 
 def test_next_run_clears_what_a_killed_one_left() -> None:
