@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -120,13 +120,18 @@ $(OFFLOAD_PEERS)/.built: bench/offload_peers.txt $(VENV)/.built $(VENV)/.test
 	  > $$($(OFFLOAD_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
 	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/offload_peers.txt
 	$(OFFLOAD_PEERS)/bin/pip install -q --no-deps accelerate==1.15.0
-	DS_ACCELERATOR=cpu $(OFFLOAD_PEERS)/bin/pip install -q --no-deps --no-build-isolation deepspeed==0.18.2
+	DS_ACCELERATOR=cpu $(OFFLOAD_PEERS)/bin/pip install -q --no-deps --no-build-isolation deepspeed==0.19.8
 	touch $@
 
 bench-offload-peers: $(OFFLOAD_PEERS)/.built
 	test -e /usr/include/libaio.h || { apt-get update -qq && apt-get install -y -qq libaio-dev; }
 	$(OFFLOAD_PEERS)/bin/python bench/offload.py
 	$(OFFLOAD_PEERS)/bin/python bench/offload_train.py
+
+# Pictures are looked at in a real browser, which is no part of `make test`: it is skipped there if there is none.
+test-browser: $(VENV)/.built $(VENV)/.test
+	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pytest tests/show/test_browser.py
 
 # vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
 VLLM := build/vllm-venv

@@ -160,9 +160,10 @@ def train_checkpointed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run
 
 
 def train_min_cut(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
-    """As train, captured by torch.compile, whose partitioner keeps half of the bytes and computes the rest again."""
+    """As train, captured by torch.compile, whose partitioner keeps so many percent of the bytes that the backward pass
+    wants, and computes the rest again."""
     config: Any = importlib.import_module("torch._functorch.config")
-    config.activation_memory_budget = 0.5
+    config.activation_memory_budget = budget / 100
     return train(shape, folder, ids, budget, lambda model: model.compile(backend="aot_eager_decomp_partition"))
 
 

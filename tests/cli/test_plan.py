@@ -81,15 +81,16 @@ def test_plan_of_a_file_with_pictures(capsys: pytest.CaptureFixture[str], file: 
 
 
 def test_run_and_check_of_a_file(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    facts = said(capsys, file, "--budget", "200KiB", "--run", "--check")
+    facts = said(capsys, "run", file, "--budget", "200KiB")
     assert facts["run"]["results"] == [[4, 128]]
     assert facts["run"]["moved_bytes"]["flash_read"] >= facts["given_bytes"]
+    facts = said(capsys, "check", file, "--budget", "200KiB")
     assert facts["check"]["predicted_s"] == facts["predicted_s"]
     assert facts["check"]["measured_s"] > 0
 
 
 def test_training_of_a_file_gives_its_loss(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    facts = said(capsys, file, "--budget", "600KiB", "--fabric", "laptop", "--train", "--run")
+    facts = said(capsys, "run", file, "--budget", "600KiB", "--fabric", "laptop", "--train")
     names: dict[str, Any] = {}
     exec(MODEL, names)
     expected = names["loss"](names["model"]()(names["inputs"]))
@@ -107,11 +108,11 @@ def test_config_of_transformers(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
     path = tmp_path / "llama" / "config.json"
     options = ("--fabric", "laptop", "--length", 8)
-    facts = said(capsys, path, *options, "--budget", "200KiB", "--batch", 2, "--run", "--weights", path.parent)
+    facts = said(capsys, "run", path, *options, "--budget", "200KiB", "--batch", 2, "--weights", path.parent)
     assert facts["run"]["results"] == [[2, 8, 96]]
     training = said(capsys, path.parent, *options, "--budget", "400KiB", "--train")
     assert training["given_bytes"] == pytest.approx(3 * facts["given_bytes"], rel=0.01)  # two states more
-    assert "give --weights" in refused(capsys, path, "--budget", "1MiB", "--run")
+    assert "give --weights" in refused(capsys, "run", path, "--budget", "1MiB")
     path.write_text("{}")
     assert "no config of a causal language model" in refused(capsys, path, "--budget", "1MiB")
 
@@ -130,7 +131,8 @@ def test_budget_too_small_is_one_line(capsys: pytest.CaptureFixture[str], file: 
 
 def test_what_is_wrong_with_a_file_is_one_line(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
     assert "no file" in refused(capsys, tmp_path / "none.py", "--budget", "1MiB")
-    assert "--run" in refused(capsys, file, "--budget", "1MiB", "--weights", file)
+    assert "plan run MODEL" in refused(capsys, file, "--budget", "1MiB", "--weights", file)
+    assert "expected MODEL, run MODEL or check MODEL" in refused(capsys, "go", file, "--budget", "1MiB")
     assert "cannot be written" in refused(capsys, file, "--budget", "1MiB", "--fabric", "laptop", "--svg", "/no/x.svg")
     for text, message in (
         ("model = 3\ninputs = 3", "of type int"),

@@ -22,9 +22,9 @@ from transformers import (
 
 from openshelf.offload._captured import Captured
 from openshelf.offload._executor import Executor
-from openshelf.offload._in_memory import Copier, homes_in
 from openshelf.offload._program import Program
 from openshelf.offload._steps import Step
+from tests.offload.in_memory import Copier, homes_in
 
 VOCABULARY, BATCH, LENGTH = 211, 2, 19
 Planner = Callable[[Program], tuple[list[Step], int]]

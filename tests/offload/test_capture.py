@@ -11,9 +11,9 @@ pytest.importorskip("transformers")
 
 from openshelf.errors import BadInput, CaptureFailed  # noqa: E402
 from openshelf.offload._capture import capture, capture_training  # noqa: E402
-from openshelf.offload._in_memory import homes_in  # noqa: E402
 from openshelf.offload._measure import measure  # noqa: E402
-from openshelf.offload._plain import least, stay  # noqa: E402
+from tests.offload.ends import least, stay  # noqa: E402
+from tests.offload.in_memory import homes_in  # noqa: E402
 from tests.offload.models import batch, bits, executor, gpt2, llama, made, same, twins  # noqa: E402
 
 

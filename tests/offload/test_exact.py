@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from openshelf.offload._capture import capture, capture_training  # noqa: E402
-from openshelf.offload._in_memory import homes_in  # noqa: E402
-from openshelf.offload._plain import least, stay  # noqa: E402
+from tests.offload.ends import least, stay  # noqa: E402
+from tests.offload.in_memory import homes_in  # noqa: E402
 from tests.offload.models import MODELS, batch, executor, same, twins  # noqa: E402
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Plans that break a rule are refused; pieces of updates; counts of what ran."""
+"""Pieces of updates, and counts of what ran."""
 
 from __future__ import annotations
 
@@ -12,59 +12,17 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from openshelf.errors import BadInput  # noqa: E402
 from openshelf.offload._capture import capture, capture_training  # noqa: E402
 from openshelf.offload._executor import Executor  # noqa: E402
-from openshelf.offload._in_memory import Copier, homes_in  # noqa: E402
-from openshelf.offload._plain import least, stay  # noqa: E402
-from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait  # noqa: E402
+from openshelf.offload._steps import Prefetch  # noqa: E402
 from openshelf.offload._update import GRAIN, pieces  # noqa: E402
+from tests.offload.ends import least, stay  # noqa: E402
+from tests.offload.in_memory import Copier, homes_in  # noqa: E402
 
 
 def linear() -> Any:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-
-
-def runs(steps: list[Step], size: int) -> Executor:
-    model = linear()
-    captured = capture(model, (torch.ones(2, 8),))
-    arena = torch.zeros(size, dtype=torch.uint8)
-    return Executor(captured, steps, arena, Copier(arena, homes_in(captured, model)))
-
-
-@pytest.mark.parametrize("planner", [stay, least])
-@pytest.mark.parametrize("kind", [Prefetch, Wait, Run, Store])
-def test_a_plan_without_one_of_its_steps_is_refused(planner: object, kind: type) -> None:
-    assert callable(planner)
-    steps, size = planner(capture(linear(), (torch.ones(2, 8),)).program)
-    runs(steps, size)
-    places = [number for number, step in enumerate(steps) if isinstance(step, kind)]
-    assert places
-    for number in places:
-        with pytest.raises(BadInput, match=r"step|loses"):
-            runs(steps[:number] + steps[number + 1 :], size)
-
-
-def test_a_plan_without_a_detach_that_makes_room_is_refused() -> None:
-    steps, size = least(capture(linear(), (torch.ones(2, 8),)).program)
-    for number, step in enumerate(steps):
-        if isinstance(step, Detach) and any(isinstance(later, Prefetch) and later.storage == step.storage
-                                            for later in steps[number:]):  # fmt: skip
-            with pytest.raises(BadInput, match=r"already|something else"):
-                runs(steps[:number] + steps[number + 1 :], size)
-
-
-def test_storages_that_would_overlap_or_leave_the_arena_are_refused() -> None:
-    steps, size = stay(capture(linear(), (torch.ones(2, 8),)).program)
-    with pytest.raises(BadInput, match="not in an arena"):
-        runs(steps, size - 64)
-    moved = [Prefetch(step.storage, 0) if isinstance(step, Prefetch) else step for step in steps]
-    with pytest.raises(BadInput, match="where something else is"):
-        runs(moved, size)
-    crooked = [Prefetch(step.storage, step.offset + 4) if isinstance(step, Prefetch) else step for step in steps]
-    with pytest.raises(BadInput, match="multiple of 64"):
-        runs(crooked, size + 64)
 
 
 def test_a_mover_that_does_not_move_is_found_out() -> None:

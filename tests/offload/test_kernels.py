@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from openshelf.offload._capture import capture  # noqa: E402
 from openshelf.offload._measure import _Ring, measure  # noqa: E402
-from openshelf.offload._plain import least, stay  # noqa: E402
+from tests.offload.ends import least, stay  # noqa: E402
 from tests.offload.models import executor, same  # noqa: E402
 
 F: Any = torch.nn.functional

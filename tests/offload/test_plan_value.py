@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import warnings
 from pathlib import Path
 
@@ -200,3 +201,12 @@ def test_close_to_the_optimum() -> None:
         plan = make_plan(program, max(budget, known.least), rates, time_limit=FOREVER, cache=False)
         gaps.append(plan.times.seconds / least_seconds(program, plan.budget, rates, time_limit=FOREVER) - 1)
     assert all(gap <= 0.05 for gap in gaps), gaps
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_is_told_what_takes_so_long(
+    program: Program, terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    small_plan(program, cache=False)
+    assert capsys.readouterr().err == ("\r\x1b[Ksearching for a plan...\r\x1b[K" if terminal else "")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Plan to run a PyTorch model, or to train it, within a budget of memory: what is where when, how long
 it takes, how much of that is waiting. Operators are timed on this machine; no weights are needed.
+`plan check` runs it too, on made-up weights, and compares predicted with measured; `plan run` runs it
+once, with its weights.
 
 MODEL is one of
   a Python file    with `model` and `inputs`, each a function without arguments or a variable.
@@ -31,8 +33,8 @@ _EPILOG = """\
 examples:
   openshelf plan model.py --budget 64MiB
   openshelf plan config.json --budget 2GiB --batch 1 --length 256 --svg plan.svg --trace plan.json.gz
-  openshelf plan config.json --budget 8GiB --train --check
-  openshelf plan llama/ --budget 2GiB --run --weights llama/
+  openshelf plan check config.json --budget 8GiB --train
+  openshelf plan run llama/ --budget 2GiB --weights llama/
 
 Pictures and traces show predicted times. Traces are for ui.perfetto.dev. More: docs/offload.md."""
 
@@ -41,11 +43,14 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
         help="plan a model in less memory than it needs",
+        usage="openshelf plan [run|check] MODEL --budget SIZE [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a Python file, or a config.json of transformers")
+    parser.add_argument(
+        "words", nargs="+", metavar="[run|check] MODEL", help="a Python file, or a config.json of transformers"
+    )
     parser.add_argument("--budget", required=True, metavar="SIZE", help="memory for the run, such as 2GiB")
     parser.add_argument("--dram", default=0, metavar="SIZE", help="host memory beside it for what is not in use")
     parser.add_argument("--train", action="store_true", help="a step of training: forward, backward, update")
@@ -58,9 +63,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--explain", metavar="NAME", help="why this tensor is where it is, such as 0.weight")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw memory and lanes over time")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace, .json or .json.gz")
-    parser.add_argument("--check", action="store_true", help="run it on zeros: predicted against measured")
-    parser.add_argument("--run", dest="once", action="store_true", help="run it once, with its weights")
-    parser.add_argument("--weights", type=Path, metavar="PATH", help="with --run: a safetensors checkpoint")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="for `plan run`: a safetensors checkpoint")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -68,11 +71,12 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from openshelf.offload import plan as plan_of  # here: it needs torch, and a second
 
-    if args.weights is not None and not args.once:
-        raise BadInput("--weights is for --run: give that too")
-    named = load_model(args.model, train=args.train, batch=args.batch, length=args.length)
-    if args.once and args.weights is None and not named.weights:
-        raise BadInput(f"{args.model} has no weights to run with: give --weights, or use --check")
+    verb, model = _verb_and_model(args.words)
+    if args.weights is not None and verb != "run":
+        raise BadInput("--weights is for `openshelf plan run MODEL`")
+    named = load_model(model, train=args.train, batch=args.batch, length=args.length)
+    if verb == "run" and args.weights is None and not named.weights:
+        raise BadInput(f"{model} has no weights to run with: give --weights, or use `openshelf plan check`")
     plan = plan_of(
         named.model, named.inputs, args.budget, optimizer=named.optimizer, loss=named.loss if args.train else None,
         dram=args.dram, fabric=args.fabric, time_limit=args.time_limit,
@@ -86,15 +90,22 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             write(plan, path)
             said.append(f"written to {path}")
-    if args.check:
+    if verb == "check":
         check = plan.check()
         facts["check"] = _checked(check)
         said.append(str(check))
-    if args.once:
+    if verb == "run":
         facts["run"] = _run_once(plan, named, args.weights)
         said.append(_ran(facts["run"], plan.plan.times.seconds))
     print(json.dumps(facts) if args.json else "\n".join(said))
     return 0
+
+
+def _verb_and_model(words: list[str]) -> tuple[str, Path]:
+    verb = words[0] if len(words) > 1 else "plan"
+    if len(words) > 2 or verb not in ("plan", "run", "check"):
+        raise BadInput(f"expected MODEL, run MODEL or check MODEL, got {' '.join(words)!r}")
+    return verb, Path(words[-1])
 
 
 def _facts(plan: ModelPlan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from openshelf._core import DeviceArena
 from openshelf.offload._homes import Homes, Tier
 from openshelf.offload._mover import Mover
 from openshelf.offload._rates import Lane, Rates
+from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 
 PIECE, PIECES = 2 << 20, 48
@@ -24,6 +25,7 @@ ROUNDS = 3
 MOST_LOST = 0.5  # of the time in which bytes move; more is a disturbance
 
 
+@told("measuring transfers on this machine")
 def calibrate(folder: Path | str | None = None) -> Rates:
     """Measured rates of the disk that `folder` (by default the cache's) is on, and of this machine's memory."""
     arena = DeviceArena(PIECE * PIECES)

@@ -40,6 +40,7 @@ class Call:
     changes: tuple[int, ...]
     phase: Phase
     where: str
+    unread: tuple[int, ...] = ()  # which results nobody reads; a kernel may leave these out
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from openshelf.offload._buffers import computed_buffers
 from openshelf.offload._captured import Captured, Draft, Inputs, finish
 from openshelf.offload._known import not_traced, really
 from openshelf.offload._record import Recorder, watch_modules
+from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 from openshelf.offload._update import Updates
 
@@ -27,15 +28,18 @@ pytree: Any = torch.utils._pytree
 fake_errors: Any = torch._subclasses.fake_tensor
 
 
+@told("capturing the model")
 def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Captured:
     """The program of `model(*args, **kwargs)` without gradients."""
-    with _recording(model) as (recorder, draft, _), torch.no_grad(), recorder:
+    with _recording(model) as (recorder, draft, fakes), torch.no_grad(), recorder:
         args, kwargs = _inputs(recorder, draft, args, kwargs or {}, "")
         result = model(*args, **kwargs)
         _outputs(recorder, draft, result)
+        _keep_state(recorder, fakes)
     return finish(recorder, draft)
 
 
+@told("capturing a step of training")
 def capture_training(
     model: Any,
     args: tuple[Any, ...] = (),
@@ -56,6 +60,7 @@ def capture_training(
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
     with _recording(model) as (recorder, draft, fakes), torch.enable_grad(), recorder:
+        recorder.training = True
         sink = _Sink(recorder, draft, fakes, optimizer, clip)
         losses = []
         for number in range(micro):
@@ -74,6 +79,7 @@ def capture_training(
         with torch.no_grad():
             norm = sink.end()
         _outputs(recorder, draft, (*losses, norm) if clip is not None else tuple(losses))
+        _keep_state(recorder, fakes)
     return finish(recorder, draft)
 
 
@@ -131,12 +137,21 @@ class _Sink:
             return None
         self.recorder.phase = "update"
         graded = {name: one for name, one in self.params.items() if one[1].grad is not None}
-        total = torch.linalg.vector_norm(torch.stack([self.norms[name] for name in graded]), 2.0)
+        total = torch.linalg.vector_norm(torch.stack([self.norms[name] for name in _by_dtype(graded)]), 2.0)
         factor = torch.clamp(float(self.clip) / (total + 1e-6), max=1.0)
         for name, (real, fake) in graded.items():
             fake.grad.mul_(factor)
             self._sink(name, real, fake)
         return total
+
+
+def _by_dtype(graded: dict[str, tuple[Any, Any]]) -> list[str]:
+    """Names in the order in which clip_grad_norm_ adds up the norms: in groups of one dtype."""
+    names = list(graded)
+    with really():
+        reals = [[real.detach() for real, _ in graded.values()]]
+        groups = torch.utils._foreach_utils._group_tensors_by_device_and_dtype(reals, with_indices=True)
+    return [names[at] for _, indices in groups.values() for at in indices]
 
 
 def _laid_out(value: Any, fake: Any) -> Any:
@@ -152,6 +167,8 @@ class _Fakes:
     """Tensors without memory in the place of a model's."""
 
     parameters: dict[str, tuple[Any, Any]]  # name -> real, fake; one name for each parameter
+    registered: list[tuple[dict[str, Any], str, Any, Any]]  # a module's table, name in it, real, fake
+    attributes: list[tuple[str, dict[str, Any], dict[str, Any]]]  # a module's path, its __dict__, a copy from before
 
 
 def _know_caches() -> None:
@@ -167,21 +184,21 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None)
-    fakes, by_id = _Fakes({}), {}
+    fakes, by_id = _Fakes({}, [], []), {}
     values = computed_buffers(model)
-    bases: dict[int, Any] = {}
     tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
     tensors += [(name, one, "buffer") for name, one in model.named_buffers(remove_duplicate=False)]
     with recorder.fakes:
         for name, tensor, kind in tensors:
             if id(tensor) not in by_id:
-                fake = by_id[id(tensor)] = _stand_in(recorder, bases, name, tensor, kind, values.get(name))
+                fake = by_id[id(tensor)] = _stand_in(recorder, recorder.bases, name, tensor, kind, values.get(name))
                 if kind == "weight":
                     fakes.parameters[name] = (tensor, fake)
             view = draft.views[name] = recorder.view(by_id[id(tensor)])
             names[view.storage] = (*names.get(view.storage, ()), name)
-    replaced = [
-        (table, name, tensor)
+    fakes.attributes += [(path, vars(module), dict(vars(module))) for path, module in model.named_modules()]
+    fakes.registered += [
+        (table, name, tensor, by_id[id(tensor)])
         for module in model.modules()
         for table in (module._parameters, module._buffers)
         for name, tensor in table.items()
@@ -189,18 +206,54 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     ]
     unwatch = watch_modules(model, recorder)
     try:
-        for table, name, tensor in replaced:
-            table[name] = by_id[id(tensor)]
-        with recorder.fakes, not_traced():
+        for table, name, _, fake in fakes.registered:
+            table[name] = fake
+        with recorder.fakes, not_traced(), recorder.draws.watched():
             yield recorder, draft, fakes
     except OpenshelfError:
         raise
     except Exception as error:
         raise CaptureFailed(_why(recorder, error)) from error
     finally:
-        for table, name, tensor in replaced:
+        for table, name, tensor, _ in fakes.registered:
             table[name] = tensor
+        for _, table, before in fakes.attributes:
+            for name in [name for name, value in table.items() if _has_fakes(value)]:
+                if name in before:
+                    table[name] = before[name]
+                else:
+                    del table[name]
         unwatch()
+
+
+def _has_fakes(value: Any) -> bool:
+    return any(isinstance(one, fake_errors.FakeTensor) for one in pytree.tree_leaves(value))
+
+
+def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
+    """A buffer that was given another tensor: the program changes it in place. Other state of a model is refused."""
+    given: list[tuple[str, Any, Any]] = [
+        (name, fake, table.get(name)) for table, name, _, fake in fakes.registered if table.get(name) is not fake
+    ]
+    for name, fake, new in given:
+        alike = isinstance(new, torch.Tensor) and (new.shape, new.dtype) == (fake.shape, fake.dtype)
+        if not alike or isinstance(fake, torch.nn.Parameter):
+            raise CaptureFailed(
+                f"the model puts another tensor, or one of another shape, in the place of {name!r}: only a buffer can "
+                "be given another value, and only one of the same shape and dtype"
+            )
+    with torch.no_grad():
+        values = [new.detach().clone() for _, _, new in given]
+        for (_, fake, _), value in zip(given, values, strict=True):
+            fake.copy_(value)
+    read = set(map(id, recorder.constants.values()))
+    for path, table, before in fakes.attributes:
+        for name, value in table.items():
+            if _has_fakes(value) and any(id(one) in read for one in pytree.tree_leaves(before.get(name))):
+                raise CaptureFailed(
+                    f"{path or 'the model'} reads the tensor in its attribute {name!r} and then puts another one "
+                    "there, for the next call: make it a buffer (register_buffer)"
+                )
 
 
 def _stand_in(recorder: Recorder, bases: dict[int, Any], name: str, tensor: Any, kind: Any, value: Any) -> Any:

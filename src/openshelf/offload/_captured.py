@@ -47,7 +47,7 @@ class Inputs:
                         f"{expected.dtype} {expected.shape}, and they are not those captured: capture these too"
                     )
                 found[expected.storage] = leaf
-            elif isinstance(expected, View) or leaf != expected:
+            elif type(leaf) is not type(expected) or leaf != expected:  # 1, 1.0 and True do not promote alike
                 raise BadInput(f"this was captured for the argument {expected!r}, got {leaf!r}: capture it with that")
         return found
 
@@ -103,6 +103,8 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
         if one.kept:
             numbers.setdefault(number, len(numbers))
     changed = {number for call in calls for number in call.changes}
+    read = {number for call in calls for number in (*call.reads, *call.changes)}
+    read |= {number for number, one in enumerate(stored) if one.kept}
     for number in changed:
         if number in draft.names:
             stored[number].kept = True
@@ -123,6 +125,7 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
             makes=renumbered(call.makes),
             reads=op.reads,
             changes=op.changes,
+            unread=tuple(at for at, view in enumerate(call.makes) if view is not None and view.storage not in read),
         )
         for call, op in zip(calls, ops, strict=True)
     ]

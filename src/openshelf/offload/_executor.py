@@ -1,53 +1,22 @@
-"""The executor: a plan's steps as a flat list of functions with their arguments, made once and run many times.
-
-All that can be known before is done before: where a storage is, the tensors that are views of it, which form of an
-operator to call. At run time nothing is looked up or decided. `follow` has refused plans that would run an operator on
-what is not there.
-
-Inputs are copied from the caller's tensors, outputs to new ones: for these two kinds Prefetch and Store are the
-executor's own, all others are the Mover's.
-"""
+"""The executor of a captured program: one call of a model, or one step of training, by a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from openshelf.errors import BadInput
+from openshelf.offload._bound import Bound, Moves
 from openshelf.offload._call import View
 from openshelf.offload._captured import Captured
-from openshelf.offload._follow import follow
 from openshelf.offload._kernels import Instruction, instruction
-from openshelf.offload._stay_between import without
-from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._steps import Run, Step
 from openshelf.offload._torch import torch
 
 
-class Moves(Protocol):
-    """Brings storages from their homes into the arena, and back: a Mover, or a Copier. The executor says when.
-
-    At most one transfer of a storage is under way at a time. `reads` and `writes` count transfers that were begun: the
-    executor compares them with its plan.
-    """
-
-    @property
-    def reads(self) -> int: ...
-    @property
-    def writes(self) -> int: ...
-    def begin_read(self, storage: int, offset: int) -> None: ...
-    def wait(self, storage: int) -> None: ...
-    def begin_write(self, storage: int, offset: int) -> None: ...
-    def wait_written(self, storage: int) -> None: ...
-
-
-class Executor:
-    """Runs a captured program by a plan in an arena, a tensor of bytes that begins at a multiple of 64.
-
-    `stays` are storages that are in the arena from call to call, and where they are.
-
-    Not thread-safe: there is one arena. `step` is what one call of the model, or one step of training, is.
-    """
+class Executor(Bound):
+    """Runs a captured program by a plan. `stays` are storages that are in the arena from call to call, and where."""
 
     def __init__(
         self,
@@ -57,19 +26,17 @@ class Executor:
         mover: Moves,
         stays: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        if arena.dtype != torch.uint8 or arena.dim() != 1 or arena.data_ptr() % 64:
-            raise BadInput("an arena is a tensor of bytes, of one dimension, that begins at a multiple of 64")
-        self._captured, self._arena, self._mover, self._stays = captured, arena, mover, stays
+        super().__init__(captured.program, arena, mover)
+        self._captured, self._stays = captured, stays
         self._views: dict[tuple[int, View], Any] = {}
+        self._rooms: dict[tuple[int, int], Any] = {}
         self._inputs = {
             one.storage: one for inputs in captured.inputs for one in inputs.leaves if isinstance(one, View)
         }
         self._feeds: dict[int, Any] = {}
         self._handed: dict[int, Any] = {}
-        self._reads = self._writes = 0
         self.begun = False  # a run, and it has not come to its end
-        program = without(captured.program, stays) if stays else captured.program
-        self._instructions = [made for one in follow(program, steps, arena.numel()) for made in self._made(*one)]
+        self._bind(steps)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result. For training: the loss, or a tuple of losses (and the gradients' norm, if clipped)."""
@@ -92,54 +59,43 @@ class Executor:
         self._handed.clear()
         return torch.utils._pytree.tree_unflatten(leaves, captured.tree)
 
-    def _run(self) -> None:
-        mover, done = self._mover, 0
-        reads, writes = mover.reads, mover.writes
-        with torch.no_grad():
-            for function, args, kwargs in self._instructions:
-                function(*args, **kwargs)
-                done += 1
-        ran = (done, mover.reads - reads, mover.writes - writes)
-        planned = (len(self._instructions), self._reads, self._writes)
-        assert ran == planned, f"(instructions, reads, writes): planned {planned}, ran {ran}"
+    def close(self) -> None:
+        super().close()
+        for held in (self._views, self._rooms, self._feeds, self._handed):
+            held.clear()
 
-    def _made(self, step: Step, at: dict[int, int], storing: bool) -> list[Instruction]:
-        """The instructions of a step: usually one, none for what only matters to the plan."""
-        storages, mover = self._captured.program.storages, self._mover
-        if isinstance(step, Run):
-            call = self._captured.calls[step.op]
-            room = step.offsets[-1] if self._captured.program.ops[step.op].workspace else 0
-            made = instruction(
-                call,
-                lambda view: self._tensor(view, self._stays[s] if (s := view.storage) in self._stays else at[s]),
-                lambda dtype, count: self._scratch(dtype, count, room, self._captured.program.ops[step.op].workspace),
-            )
-            return [made] if made else []
-        kind = storages[step.storage].kind
-        if isinstance(step, Prefetch):
-            if kind == "input":
-                return [(self._feed, (step.storage, self._tensor(self._inputs[step.storage], step.offset)), {})]
-            self._reads += 1
-            return [(mover.begin_read, (step.storage, step.offset), {})]
-        if isinstance(step, Wait):
-            return [] if kind == "input" else [(mover.wait, (step.storage,), {})]
-        if isinstance(step, Store):
-            offset = at[step.storage]
-            if kind == "output":
-                return [(self._hand_out, (step.storage, offset), {})]
-            self._writes += 1
-            return [(mover.begin_write, (step.storage, offset), {})]
-        assert isinstance(step, Detach)
-        return [(mover.wait_written, (step.storage,), {})] if storing and kind != "output" else []
+    def _called(self, step: Run, places: Mapping[int, int]) -> list[Instruction]:
+        room, stays = self._program.ops[step.op].workspace, self._stays
+        made = instruction(
+            self._captured.calls[step.op],
+            lambda view: self._tensor(view, stays[s] if (s := view.storage) in stays else places[s]),
+            lambda dtype, count: self._scratch(dtype, count, step.offsets[-1] if room else 0, room),
+        )
+        return [made] if made else []
+
+    def _input(self, storage: int, offset: int) -> Instruction:
+        return self._feed, (storage, self._tensor(self._inputs[storage], offset)), {}
+
+    def _output(self, storage: int, offset: int) -> Instruction:
+        return self._hand_out, (storage, offset), {}
 
     def _tensor(self, view: View, offset: int) -> Any:
         """The tensor of a view of a storage at `offset` in the arena. Aligned: offsets are multiples of 64."""
         tensor = self._views.get((offset, view))
         if tensor is None:
-            first = (self._arena.storage_offset() + offset) // view.dtype.itemsize + view.offset
             tensor = self._views[offset, view] = torch.empty(0, dtype=view.dtype)
-            tensor.set_(self._arena.untyped_storage(), first, view.shape, view.strides)
+            tensor.set_(self._room(view, offset).untyped_storage(), view.offset, view.shape, view.strides)
         return tensor
+
+    def _room(self, view: View, offset: int) -> Any:
+        """The bytes of a view's storage, to torch a storage of their own: some kernels (linalg_qr) ask whether two
+        tensors share one, and would take all of an arena for aliases. It cannot be resized."""
+        room = self._rooms.get((offset, view.storage))
+        if room is None:
+            known = self._captured.program.storages
+            end = offset + known[view.storage].nbytes if view.storage >= 0 else self._arena.numel()
+            room = self._rooms[offset, view.storage] = torch.from_numpy(self._arena.numpy()[offset:end])
+        return room
 
     def _scratch(self, dtype: Any, count: int, offset: int, nbytes: int) -> list[Any]:
         if not count:
@@ -151,8 +107,7 @@ class Executor:
         into.copy_(self._feeds[storage])
 
     def _hand_out(self, storage: int, offset: int) -> None:
-        nbytes = self._captured.program.storages[storage].nbytes
-        self._handed[storage] = self._arena[offset : offset + nbytes].clone()
+        self._handed[storage] = self._copied(storage, offset)
 
     def _handed_out(self, view: View) -> Any:
         return torch.as_strided(self._handed[view.storage].view(view.dtype), view.shape, view.strides, view.offset)

@@ -1,8 +1,7 @@
 """A plan for a context that grows, bound to an arena: run at any length of its bucket.
 
-As the executor, but for two things. Storages that stay from call to call are where they are. And tensors that grow are
-views whose ends are set anew for each length, which takes microseconds; only calls with a number among their arguments
-that grows are made anew.
+Tensors that grow are views whose ends are set anew for each length, which takes microseconds; only calls with a number
+among their arguments that grows are made anew.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from openshelf.offload._bound import Bound, Moves
 from openshelf.offload._call import Call, View, views_of
-from openshelf.offload._executor import Moves
-from openshelf.offload._follow import follow
 from openshelf.offload._grown_plan import GrownPlan
 from openshelf.offload._kernels import Instruction, instruction
 from openshelf.offload._lengths import Line, at, varies
-from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._steps import Run
 from openshelf.offload._torch import torch
 
 aten: Any = torch.ops.aten
@@ -30,82 +28,59 @@ class GrownMoves(Moves, Protocol):
     def append(self, storage: int, offset: int) -> None: ...
 
 
-class GrownRun:
-    """Runs a GrownPlan in an arena, a tensor of bytes. `longest`: the tokens for which buffers were captured."""
+class GrownRun(Bound):
+    """Runs a GrownPlan. `longest`: the tokens for which buffers were captured."""
+
+    counted = Bound.counted | {"appends": "append"}
 
     def __init__(self, grown: GrownPlan, longest: int, arena: Any, mover: GrownMoves) -> None:
-        self._growth, self._room, self._longest = grown.growth, grown.room, longest
-        self._arena, self._mover = arena, mover
-        self._program, self._calls = grown.plan.program, grown.growth.lengths.calls
-        (self._output,) = (leaf for leaf in grown.growth.lengths.outputs if isinstance(leaf, View))
+        super().__init__(grown.plan.program, arena, mover)
+        self._append = mover.append
+        self._growth, self._room, self._longest, self._stays = grown.growth, grown.room, longest, grown.stays
+        (self._logits,) = (leaf for leaf in grown.growth.lengths.outputs if isinstance(leaf, View))
         self._views: dict[tuple[int, View], Any] = {}
         self._growing: list[tuple[Any, int, View]] = []  # tensors, with the offset of their storage
         self._anew: list[tuple[int, Call, Mapping[int, int]]] = []  # the instruction's number
-        self._instructions: list[Instruction] = []
-        self._planned = [0, 0, 0]  # reads, writes, appends
-        self._bound = -1
+        self._length = -1
         self._ids: Any = None
         self._handed: Any = None
-        for step, offsets, storing in follow(self._program, grown.plan.steps, arena.numel()):
-            if isinstance(step, Run):
-                self._add_call(self._calls[step.op], {**offsets, **grown.stays}, grown.stays)
-            else:
-                self._instructions += self._moves(step, offsets, storing)
+        self._bind(grown.plan.steps)
 
     def run(self, length: int, ids: Any) -> Any:
         """Appends ids at a length; returns the logits of the last token."""
-        if length != self._bound:
-            self._bind(length)
-        mover, self._ids, done = self._mover, ids, 0
-        before = (mover.reads, mover.writes, mover.appends)
-        with torch.no_grad():
-            for function, args, kwargs in self._instructions:
-                function(*args, **kwargs)
-                done += 1
-        after = (mover.reads, mover.writes, mover.appends)
-        ran = (done, [new - old for new, old in zip(after, before, strict=True)])
-        planned = (len(self._instructions), self._planned)
-        assert ran == planned, f"instructions, [reads, writes, appends]: planned {planned}, ran {ran}"
-        view, handed = at(self._output, length), self._handed
+        if length != self._length:
+            self._grow(length)
+        self._ids = ids
+        self._run()
+        view, handed = at(self._logits, length), self._handed
         self._ids = self._handed = None
         return torch.as_strided(handed.view(view.dtype), view.shape, view.strides, view.offset)
 
-    def _bind(self, length: int) -> None:
+    def _grow(self, length: int) -> None:
         for tensor, offset, view in self._growing:
             self._set(tensor, offset, at(view, length))
         for number, call, offsets in self._anew:
             self._instructions[number] = self._made(at(call, length), offsets)
-        self._bound = length
+        self._length = length
 
-    def _moves(self, step: Step, offsets: Mapping[int, int], storing: bool) -> list[Instruction]:
-        assert not isinstance(step, Run)
-        mover, number, kind = self._mover, step.storage, self._program.storages[step.storage].kind
-        if isinstance(step, Prefetch):
-            if kind == "input":
-                return [(self._feed, (self._tensor(self._growth.lengths.inputs[0], step.offset),), {})]
-            self._planned[0] += 1
-            return [(mover.begin_read, (number, step.offset), {})]
-        if isinstance(step, Wait):
-            return [] if kind == "input" else [(mover.wait, (number,), {})]
-        if isinstance(step, Store):
-            if kind == "output":
-                return [(self._hand_out, (offsets[number],), {})]
-            self._planned[1] += 1
-            return [(mover.begin_write, (number, offsets[number]), {})]
-        assert isinstance(step, Detach)
-        return [(mover.wait_written, (number,), {})] if storing and kind != "output" else []
-
-    def _add_call(self, call: Call, offsets: Mapping[int, int], stays: Mapping[int, int]) -> None:
+    def _called(self, step: Run, places: Mapping[int, int]) -> list[Instruction]:
+        call, offsets = self._growth.lengths.calls[step.op], {**places, **self._stays}
         used = {view.storage: offsets[view.storage] for view in views_of((call.args, call.kwargs, call.makes))}
         if _numbers_grow(call) or (call.kernel is aten.embedding.default and varies(call)):  # that takes it apart
             self._anew.append((len(self._instructions), call, used))
-            self._instructions.append(_NOTHING)
+            made = [_NOTHING]
         else:
-            self._instructions.append(self._made(call, used))
+            made = [self._made(call, used)]
         for number in call.changes:
-            if number in self._growth.kv and (self._growth.writes_through or number in stays):
-                self._planned[2] += 1
-                self._instructions.append((self._mover.append, (number, offsets[number]), {}))
+            if number in self._growth.kv and (self._growth.writes_through or number in self._stays):
+                made.append((self._append, (number, offsets[number]), {}))
+        return made
+
+    def _input(self, storage: int, offset: int) -> Instruction:
+        return self._feed, (self._tensor(self._growth.lengths.inputs[0], offset),), {}
+
+    def _output(self, storage: int, offset: int) -> Instruction:
+        return self._hand_out, (storage, offset), {}
 
     def _made(self, call: Call, offsets: Mapping[int, int]) -> Instruction:
         return instruction(call, lambda view: self._tensor(view, offsets[view.storage]), _no_scratch) or _NOTHING
@@ -140,9 +115,8 @@ class GrownRun:
     def _feed(self, into: Any) -> None:
         into.copy_(self._ids)
 
-    def _hand_out(self, offset: int) -> None:
-        nbytes = self._program.storages[self._output.storage].nbytes
-        self._handed = self._arena[offset : offset + nbytes].clone()
+    def _hand_out(self, storage: int, offset: int) -> None:
+        self._handed = self._copied(storage, offset)
 
 
 def _nothing() -> None:

@@ -96,7 +96,7 @@ class Homes:
         if known is not None and known.nbytes != nbytes:
             raise Mismatch(f"the storage {name!r} has {known.nbytes} bytes at home, and {nbytes} in the program")
         home = known or self._add(storage, name, nbytes)
-        if tier == "dram":
+        if tier == "dram" and nbytes:
             home.room = Place(None, self._address(self._take(name, nbytes)))
         else:
             if self._scratch is None:

@@ -11,18 +11,21 @@ libraries take from the system on their own (packing buffers of matrix products)
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload._call import Call, View, views_of
 from openshelf.offload._captured import Captured
-from openshelf.offload._kernels import Instruction, instruction, workspace_of
+from openshelf.offload._kernels import Instruction, instruction, span, workspace_of
 from openshelf.offload._lifetimes import padded
+from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 
 RING = 128 << 20  # larger than the caches of most processors
@@ -30,6 +33,7 @@ ENOUGH_S = 1.5  # what takes longer than this is measured in two rounds, or a fe
 SAME = 3  # of calls that do the same, so many are run
 
 
+@told("timing its operators")
 def measure(captured: Captured, rounds: int = 5) -> Captured:
     """The same program with the seconds of every operator, and `outside` as found. Random state is as before."""
     if rounds < 1:
@@ -38,13 +42,22 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
         rule.begin(2)
     signatures = [call.signature for call in captured.calls]
     outside: dict[Any, int] = {}
+    unknown: set[Any] = set()
     taken: dict[Any, list[float]] = {signature: [] for signature in signatures}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), _as_before(captured), torch.no_grad():
         made = _made(captured, signatures)
+        calls = dict(zip(signatures, captured.calls, strict=True))
         for signature, before, one, _ in made:
             if signature not in outside:
                 _set(before)
-                outside[signature] = _outside(one) if one else 0
+                try:
+                    outside[signature] = _outside(one) if one else 0
+                except RuntimeError:  # made-up values are not what it expects
+                    outside[signature] = workspace_of(calls[signature])[1]
+                    unknown.add(signature)
+                else:
+                    _check_forms(calls[signature], one)
+        made = [one for one in made if one[0] not in unknown]
         _round(made)  # warms up
         begun = time.perf_counter()
         for number in range(rounds):
@@ -53,7 +66,7 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
             for signature, seconds in _round(made).items():
                 taken[signature].append(statistics.mean(seconds))
     ops = tuple(
-        dataclasses.replace(op, seconds=statistics.median(taken[signature]))
+        dataclasses.replace(op, seconds=statistics.median(taken[signature] or [0.0]))
         for op, signature in zip(captured.program.ops, signatures, strict=True)
     )
     return dataclasses.replace(
@@ -61,6 +74,20 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
         program=dataclasses.replace(captured.program, ops=ops),
         outside=tuple(outside[signature] for signature in signatures),
     )
+
+
+@contextlib.contextmanager
+def _as_before(captured: Captured) -> Iterator[None]:
+    """The model's own generators are after it as they were before it."""
+    given = {
+        id(one): one for call in captured.calls for one in call.kwargs.values() if isinstance(one, torch.Generator)
+    }
+    states = [(one, one.get_state()) for one in given.values()]
+    try:
+        yield
+    finally:
+        for one, state in states:
+            one.set_state(state)
 
 
 Values = list[tuple[Any, Any]]  # tensors, and what they are set to
@@ -164,9 +191,22 @@ def _bound(call: Call, arena: Any, places: dict[int, int], work: int) -> Instruc
 
 
 def _at(arena: Any, offset: int, view: View) -> Any:
-    first = (arena.storage_offset() + offset) // view.dtype.itemsize + view.offset
-    made = torch.empty(0, dtype=view.dtype)
-    return made.set_(arena.untyped_storage(), first, view.shape, view.strides)
+    end = offset + (view.offset + span(view)) * view.dtype.itemsize
+    room = torch.from_numpy(arena.numpy()[offset:end])  # of its own: what would make it larger is an error
+    return torch.empty(0, dtype=view.dtype).set_(room.untyped_storage(), view.offset, view.shape, view.strides)
+
+
+def _check_forms(call: Call, made: Instruction | None) -> None:
+    """A kernel that was given where to write must have left shape and strides as they are."""
+    wanted = [view for view in call.makes if view is not None]
+    outs = [one for one in made[2].values() if isinstance(one, torch.Tensor)][-len(wanted) :] if made and wanted else []
+    for view, out in zip(wanted, outs, strict=False):
+        same = len(outs) == len(wanted) and (tuple(out.shape), out.dtype) == (view.shape, view.dtype)
+        if same and out.stride() != view.strides and out.numel():
+            raise CaptureFailed(
+                f"{call.where}: {call.name} writes its result with strides {out.stride()}, captured were "
+                f"{view.strides}: the operator's fake form differs from the real one"
+            )
 
 
 def _round(made: list[Made]) -> dict[Any, list[float]]:

@@ -139,13 +139,13 @@ def plan(
     to call; without, every call begins with an empty one. `fabric`: what the machine is; "local" is what `openshelf
     probe` found, or is measured in a second if it was never run. NoRoom names the least budget that works.
     """
+    room, host = parse_size(budget), 0 if str(dram).strip() == "0" else parse_size(dram)
     args, kwargs = arguments_of(inputs)
     if optimizer is not None or train or loss is not None:
         captured = capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
     else:
         captured = capture(model, args, kwargs)
     captured = measure(captured)
-    room = parse_size(budget)
     outside, known = max(captured.outside, default=0), lifetimes(captured.program)
     if room < known.least + outside:
         op = captured.program.ops[known.tightest]
@@ -155,8 +155,7 @@ def plan(
             f"{format_size(outside)} beside it; the least that works is {known.least + outside} bytes"
         )
     made = make_plan(
-        captured.program, room - outside, rates_of(fabric), dram=parse_size(dram) if dram else 0, stay=stay,
-        time_limit=time_limit, cache=cache,
+        captured.program, room - outside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
 

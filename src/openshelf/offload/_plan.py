@@ -21,6 +21,7 @@ from openshelf.offload._simulate import Change, Times, simulate
 from openshelf.offload._stay_between import without
 from openshelf.offload._staying import choose_staying
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload._told import told
 from openshelf.offload._virtual import add_plan
 from openshelf.space import format_size
 from openshelf.twin import Tasks
@@ -113,6 +114,7 @@ class Plan:
             raise BadInput(f"not a plan of format {FORMAT}: {type(error).__name__}: {error}") from error
 
 
+@told("searching for a plan")
 def make_plan(
     program: Program,
     budget: int,

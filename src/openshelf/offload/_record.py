@@ -17,6 +17,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View
+from openshelf.offload._draws import Draws
 from openshelf.offload._fakes import FAKES
 from openshelf.offload._known import Known, really
 from openshelf.offload._program import Kind, Phase
@@ -53,7 +54,10 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         self._numbers: dict[int, int] = {}
         self._modules: list[str] = []
         self._nodes: dict[int, str] = {}  # autograd's number of a node -> where its forward was
-        self._constants: list[Any] = []
+        self.bases: dict[int, Any] = {}  # a real storage -> its fake one, as a tensor of one dimension
+        self.constants: dict[int, Any] = {}  # real tensors that are no part of the model, by storage of the program
+        self.training = False
+        self.draws = Draws()
         self.failed_in = ""  # the innermost module that was left by an exception
 
     def new(self, like: Any, name: str, kind: Kind, given: bool = True) -> Any:
@@ -123,12 +127,28 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
     def _fake(self, tensor: Any) -> Any:
         if isinstance(tensor, FakeTensor):
             return tensor
-        fake = self.fakes.from_tensor(tensor)  # the same each time
-        if self.number(fake) is None:
-            self.store(fake, f"constant.{len(self._constants)}", "buffer", True, tensor)
-            self._constants.append(tensor)
-            self.known.tell(self.view(fake), tensor)
-        return fake
+        if self.training and tensor.requires_grad:
+            raise CaptureFailed(
+                f"{self.where()}: a tensor of shape {tuple(tensor.shape)} requires gradients and is not found among "
+                "the model's parameters, or was kept beside them (in a list, in an attribute), where training would "
+                "not reach it: use the registered parameter itself"
+            )
+        storage = tensor.untyped_storage()
+        with really():
+            if storage._cdata not in self.bases:
+                whole = torch.empty(0, dtype=tensor.dtype).set_(
+                    storage, 0, (storage.nbytes() // tensor.dtype.itemsize,)
+                ) if not tensor.is_meta else tensor  # fmt: skip
+                with self.fakes:
+                    base = torch.empty(storage.nbytes() // tensor.dtype.itemsize, dtype=tensor.dtype, device="cpu")
+                self.bases[storage._cdata] = base
+                number = self.store(base, f"constant.{len(self.constants)}", "buffer", True, whole)
+                self.constants[number] = tensor  # holds the storage, so that its number is not given out again
+                if not tensor.is_meta:
+                    self.known.tell(self.view(base), whole)
+            with self.fakes:
+                base = self.bases[storage._cdata].view(tensor.dtype)
+                return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _views(self, value: Any) -> Any:
         return torch.utils._pytree.tree_map_only(torch.Tensor, self.view, value)
@@ -146,6 +166,13 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             return
         makes = tuple(self.view(one) if new else None for one, new in zip(results, fresh, strict=True))
         self.calls.append(Call(func, args, kwargs, makes, reads, changes, self.phase, self.where()))
+        if any(one in self.constants for one in changes):
+            raise CaptureFailed(
+                f"{self.where()}: {func} changes a tensor that is no parameter, buffer or input, so no call after this "
+                "one would see the change: make it a buffer (register_buffer)"
+            )
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            self.draws.draw(self.where())
         if changes:
             self.known.forget(changes)
         else:

@@ -6,6 +6,8 @@ that no name points to, so that a killed run leaves nothing behind. In host memo
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ from openshelf.offload._captured import Captured
 from openshelf.offload._executor import Executor
 from openshelf.offload._files import sectors
 from openshelf.offload._homes import Homes
-from openshelf.offload._in_memory import bytes_of
 from openshelf.offload._mover import Lane, Mover
 from openshelf.offload._pack import pack_state
 from openshelf.offload._packed import Packed
@@ -25,7 +26,7 @@ from openshelf.offload._plan import Plan
 from openshelf.offload._program import Storage
 from openshelf.offload._shared import Shared, shared_of
 from openshelf.offload._steps import Store
-from openshelf.offload._torch import torch
+from openshelf.offload._torch import bytes_of, torch
 
 WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its tensors
 
@@ -47,8 +48,11 @@ class Runner:
         folder: Path | str | None = None,
         arena: DeviceArena | None = None,
     ) -> None:
+        captured = dataclasses.replace(captured, updates=copy.copy(captured.updates))  # each run counts its own steps
         self._captured, self._plan, self._packed = captured, plan, packed
-        self._resumed = STEP in packed.tensors
+        self._resumed, self._closed = STEP in packed.tensors, False
+        if captured.updates is not None and self._resumed:
+            captured.updates.step = int(self._homes_value(packed, STEP).view(torch.int64)[0])
         changed = {one for op in plan.moving.ops for one in op.changes}
         stored = {step.storage for step in plan.steps if isinstance(step, Store)}
         self._homes = Homes(folder, _dram(plan, stored))
@@ -58,16 +62,16 @@ class Runner:
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
         self._arena = arena or DeviceArena(max(plan.peak, 4096))
-        self._bytes = torch.frombuffer(memoryview(self._arena.range(0, self._arena.nbytes, None)), dtype=torch.uint8)
         self._mover = Mover(self._homes, self._arena)
         self._executor: Executor | None = None
-        self.rebind(captured)
+        with torch.inference_mode(False):  # tensors made in that mode could not be used outside of it
+            memory = memoryview(self._arena.range(0, self._arena.nbytes, None))
+            self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+            self.rebind(captured)
         for index, offset in plan.stays.items():
             self._mover.begin_read(index, offset)
         for index in plan.stays:
             self._mover.wait(index)
-        if captured.updates is not None and self._resumed:
-            captured.updates.step = int(self._homes_value(packed, STEP).view(torch.int64)[0])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.step([(args, kwargs)])
@@ -95,37 +99,61 @@ class Runner:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the parameters and buffers that a checkpoint has, as they are now."""
+        self._need_open()
         there = set(self._homes) - self._captured.values.keys()
         return {name: self._tensor(view) for name, view in self._captured.views.items() if view.storage in there}
 
     def gradients(self) -> dict[str, Any]:
         """Copies of the gradients of the last step, of a plan for training without an optimizer."""
+        self._need_open()
         return {name: self._tensor(view) for name, view in self._captured.gradients.items()}
 
     def save(self, path: Path | str) -> None:
         """A checkpoint that `plan.load(path)` goes on from: weights, states of the optimizer, count of steps."""
         path = Path(path)
         tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
+        changed = {one for op in self._plan.program.ops for one in op.changes}
+        for index in changed & self._captured.values.keys():  # buffers that no checkpoint of the model has
+            for name in self._captured.names.get(index, ()):
+                tensors[WEIGHT + name] = self._tensor(self._captured.views[name])
         for storage, (name, state) in self._captured.states.items():
             tensors[f"{STATE}{name}:{state}"] = self._value(storage)
         updates = self._captured.updates
         tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
         pack_state(tensors, folder=path.parent, name=path.name)
 
+    @property
+    def changes_state(self) -> bool:
+        """Whether calls change weights, buffers or states: what this run has of them is not what it was given."""
+        changed = {one for op in self._plan.program.ops for one in op.changes}
+        return any(one.given and one.kept and one.index in changed for one in self._plan.program.storages)
+
     def lanes(self) -> dict[str, Lane]:
         """What each lane has moved, and how long it was busy."""
+        self._need_open()
         return self._mover.lanes()
 
     def close(self) -> None:
         """Ends transfers and gives back memory and files; a second call does nothing."""
-        self._executor = None
-        self._mover.close()
+        if self._closed:
+            return
+        self._closed, executor, self._executor = True, self._executor, None
+        try:
+            self._mover.close()
+        finally:
+            if executor is not None:
+                executor.close()
+            del self._bytes, self._arena, self._mover
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _need_open(self) -> None:
+        if self._closed:
+            raise Closed("this run was closed: ask it before, or load the plan again")
 
     def _find_home(self, storage: Storage, changed: bool, shared: Shared | None) -> None:
         captured, homes, tier = self._captured, self._homes, self._plan.homes[storage.index]
@@ -134,6 +162,12 @@ class Runner:
             homes.room(index, storage.name, storage.nbytes, tier)
             homes.put(index, memoryview(bytes_of(captured.values[index]).numpy()))
         elif not storage.given or (index in captured.states and name not in self._packed.tensors):
+            steps = captured.updates.step if captured.updates is not None and self._resumed else 0
+            if storage.given and steps:
+                raise Mismatch(
+                    f"{self._packed.path} was saved after {steps} steps without {name.removeprefix(STATE)!r}: it is of "
+                    "another optimizer than the plan's"
+                )
             homes.room(index, storage.name, storage.nbytes, tier)
             if storage.given:
                 homes.put(index, None)
@@ -168,6 +202,8 @@ class Runner:
         return torch.from_numpy(homes.value(0))
 
     def _tensor(self, view: View) -> Any:
+        if 0 in view.shape:  # numpy's empty arrays have no strides to speak of
+            return torch.empty_strided(view.shape, view.strides, dtype=view.dtype)
         found = self._value(view.storage).view(view.dtype)
         return torch.as_strided(found, view.shape, view.strides, view.offset)
 
@@ -194,8 +230,13 @@ def state_of(model: Any) -> dict[str, Any]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def packed_state(captured: Captured, state: Mapping[str, Any], folder: Path | str | None) -> Packed:
-    """The weights of a model in memory, packed in the order of their use, in a file without a name."""
+def packed_state(
+    captured: Captured, state: Mapping[str, Any], folder: Path | str | None, *, whole: bool = False
+) -> Packed:
+    """The weights of a model in memory, packed in the order of their use, in a file without a name.
+
+    `whole`: those that the program does not use, too, after the others.
+    """
     order, tensors = [], {}
     for storage in captured.program.storages:
         names = captured.names.get(storage.index, ())
@@ -208,4 +249,7 @@ def packed_state(captured: Captured, state: Mapping[str, Any], folder: Path | st
             raise BadInput(f"{names[0]!r} is on the meta device: give load() the checkpoint's path instead")
         order.append(names[0])
         tensors[names[0]] = tensor
+    if whole:
+        computed = {name for index in captured.values for name in captured.names.get(index, ())}
+        tensors |= {name: one for name, one in state.items() if not one.is_meta and name not in computed}
     return pack_state(tensors, order, folder=folder)

@@ -14,11 +14,11 @@ from openshelf._core import DeviceArena
 from openshelf.errors import CaptureFailed
 from openshelf.offload._grown_plan import GrownPlan, Growth
 from openshelf.offload._homes import Homes
-from openshelf.offload._in_memory import bytes_of
 from openshelf.offload._kv_tier import KVTier, as_tensor
 from openshelf.offload._mover import Lane, Mover
 from openshelf.offload._packed import Packed
 from openshelf.offload._steps import Store
+from openshelf.offload._torch import bytes_of
 
 
 class Tiers:

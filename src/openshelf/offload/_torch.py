@@ -7,3 +7,9 @@ from typing import Any
 from openshelf.space._dtypes import torch_module
 
 torch: Any = torch_module()
+
+
+def bytes_of(tensor: Any) -> Any:
+    """All of a tensor's storage, as bytes that share its memory."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),))

@@ -98,8 +98,16 @@ class Updates:
                 f"updates were captured for {self.threads} threads, torch has {torch.get_num_threads()} now, and would "
                 "round differently: set_num_threads, or capture again"
             )
-        self.step += 1
         optimizer = self._optimizer()
+        for rule, group in zip(self.rules, optimizer.param_groups if optimizer is not None else (), strict=False):
+            now = rule_of(optimizer, group)
+            if now.states != rule.states or now.scratch > rule.scratch:
+                raise BadInput(
+                    f"the optimizer has other options now than when the step was captured (momentum, weight_decay, "
+                    f"amsgrad, ...), with which an update needs {now.states} and {now.scratch} temporaries, not "
+                    f"{rule.states} and {rule.scratch}: capture again, with options that are not 0 if they are to vary"
+                )
+        self.step += 1
         for number, rule in enumerate(self.rules):
             if optimizer is not None:
                 rule.group = numbers(optimizer.param_groups[number])

@@ -40,7 +40,7 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.by_module is None:
-            form = _form(args, kwargs)
+            form = self._form(args, kwargs)
             try:
                 if self._loaded is None or self._loaded[0] != form:
                     self._loaded = (form, self._load(form, args, kwargs))
@@ -53,15 +53,37 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
 
     def plan_of(self, *args: Any, **kwargs: Any) -> ModelPlan:
         """The plan for such arguments; it is made if there is none yet."""
-        form = _form(args, kwargs)
+        form = self._form(args, kwargs)
         if form not in self._plans:
             self._plans[form] = plan(self.model, (args, kwargs), self._budget, **self._options)
         return self._plans[form]
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_weights("state_dict")
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_weights("load_state_dict")
+        return super().load_state_dict(*args, **kwargs)
+
+    def _need_weights(self, what: str) -> None:
+        if self._packed is not None or self.by_module is not None:
+            raise BadInput(f"the weights left memory at the first call: {what} before that, or wrap the model anew")
+
+    def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a plan is for: such arguments, and whether each module trains."""
+        return _form(args, kwargs), tuple(module.training for module in self.model.modules())
+
     def _load(self, form: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
         made = self.plan_of(*args, **kwargs)
+        if self._loaded is not None and self._loaded[1].changes_state:
+            raise BadInput(
+                "this model changes its own state (buffers, or weights in training), which is in a run for another "
+                "form or shape of arguments and would be lost: call it with the same shapes, or plan each and hand the "
+                "state on (run.save)"
+            )
         if self._packed is None:
-            self._packed = packed_state(made.captured, state_of(self.model), self._folder)
+            self._packed = packed_state(made.captured, state_of(self.model), self._folder, whole=True)
             _empty(self.model)
             self._arena = DeviceArena(self._budget)
         if self._loaded is not None:
@@ -83,7 +105,9 @@ def _empty(model: Any) -> None:
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Equal for arguments that one plan fits."""
     leaves, tree = pytree.tree_flatten((args, kwargs))
-    known = tuple((tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else one for one in leaves)
+    known = tuple(
+        (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else (type(one), one) for one in leaves
+    )
     return known, str(tree)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from openshelf.errors import BadInput
 from openshelf.offload._captured import Captured
-from openshelf.offload._torch import torch
+from openshelf.offload._torch import bytes_of, torch
 
 
 def homes_in(captured: Captured, model: Any) -> dict[int, Any]:
@@ -37,14 +37,8 @@ def homes_in(captured: Captured, model: Any) -> dict[int, Any]:
     return homes
 
 
-def bytes_of(tensor: Any) -> Any:
-    """All of a tensor's storage, as bytes that share its memory."""
-    storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),))
-
-
 class Copier:
-    """A Mover whose homes are tensors of bytes in memory: it copies at once."""
+    """A mover whose homes are tensors of bytes in memory: it copies at once."""
 
     def __init__(self, arena: Any, homes: Mapping[int, Any]) -> None:
         self.arena, self.homes = arena, homes
