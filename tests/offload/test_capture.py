@@ -136,8 +136,32 @@ def test_other_arguments_than_those_captured_are_refused() -> None:
     run = executor(capture(model, (torch.ones(2, 4),)), model, stay)
     with pytest.raises(BadInput, match=r"float32 \(2, 4\), got one of torch.float32 \(3, 4\)"):
         run(torch.ones(3, 4))
-    with pytest.raises(BadInput, match="arguments of the form"):
+    with pytest.raises(BadInput, match=r"keyword arguments \(none\), got input"):
         run(input=torch.ones(2, 4))
+    with pytest.raises(BadInput, match="arguments of the form"):
+        run([torch.ones(2, 4)])
+    for other in (torch.ones(2, 4, device="meta"), torch.ones(2, 4).to_sparse()):
+        with pytest.raises(BadInput, match="dense tensors with their values"):
+            run(other)
+
+
+def test_keyword_arguments_may_come_in_any_order() -> None:
+    model = Subtracting()
+    x, y = torch.ones(2), torch.zeros(2)
+    run = executor(capture(model, (), {"a": x, "b": y}), model, stay)
+    assert torch.equal(run(b=y, a=x), x)
+    assert torch.equal(run(a=y, b=x), -x)
+
+
+@pytest.mark.parametrize("model", [lambda x: x, None, torch.nn.functional.relu])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    with pytest.raises(BadInput, match=r"torch\.nn\.Module"):
+        capture(model, (torch.ones(2),))
+
+
+def test_sparse_inputs_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"input\[0\]\[0\] has layout torch.sparse_coo"):
+        capture(torch.nn.Linear(4, 4), (torch.ones(2, 4).to_sparse(),))
 
 
 def test_optimizers_that_are_not_known_are_refused() -> None:
@@ -145,6 +169,15 @@ def test_optimizers_that_are_not_known_are_refused() -> None:
     for optimizer in (torch.optim.Adagrad(model.parameters()), torch.optim.AdamW(model.parameters(), fused=True)):
         with pytest.raises(CaptureFailed, match=r"optimizer|leave fused out"):
             capture_training(model, (torch.ones(2, 4),), loss=torch.sum, optimizer=optimizer)
+    for options in ({"lr": torch.tensor(0.1)}, {"betas": (torch.tensor(0.9), torch.tensor(0.99))}):
+        adam = torch.optim.Adam(model.parameters(), **options)
+        with pytest.raises(CaptureFailed, match="give a float"):
+            capture_training(model, (torch.ones(2, 4),), loss=torch.sum, optimizer=adam)
+
+
+class Subtracting(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def forward(self, a: Any, b: Any) -> Any:
+        return a - b
 
 
 class Counting(torch.nn.Module):  # type: ignore[misc, name-defined]

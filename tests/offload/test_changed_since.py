@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,65 @@ def test_weights_that_are_no_longer_one_are_refused() -> None:
         plan.load(tied)
 
 
+def appended(model: Any) -> None:
+    model.append(nn.Linear(64, 64))
+
+
+def dropped(model: Any) -> None:
+    del model[2]
+
+
+def replaced(model: Any) -> None:
+    model[1] = nn.GELU()
+
+
+def grown(model: Any) -> None:
+    model[1].register_buffer("scale", torch.ones(1))
+
+
+CHANGES = {
+    appended: "the module '3' was not there",
+    dropped: "the module '2' is no longer there",
+    replaced: "the module '1' was a .*ReLU, and is a .*GELU",
+    grown: "the module '1' had the tensors , and has scale",
+    nn.Module.eval: "the model trained",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_of_other_modules_is_refused(change: Any) -> None:
+    model = layers()
+    plan = planned(model)
+    with plan.load(layers()):
+        pass  # another one that is made of the same
+    change(model)
+    with pytest.raises(Mismatch, match=CHANGES[change]):
+        plan.load(model)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)])
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_optimizer_that_was_stepped_since_is_refused(kind: Any, before: int) -> None:
+    model = layers()
+    optimizer = kind(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(before):
+        step()
+    plan = planned(model, optimizer=optimizer, loss=lambda result: result.square().mean())
+    with plan.load(model) as run:
+        run(torch.ones(4, 64))
+    plan.check(repeats=1)
+    plan.load(model).close()
+    step()
+    with pytest.raises(Mismatch, match="stepped"):
+        plan.load(model)
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     model = layers()
     loss = {"loss": lambda result: result.square().mean()}
@@ -78,6 +139,41 @@ def test_a_wrapped_model_minds_train_and_eval() -> None:
         wrapped.state_dict()
     with pytest.raises(BadInput, match="left memory"):
         wrapped.load_state_dict({})
+
+
+@pytest.mark.parametrize("order", [(4, 512), (512, 4)])
+def test_a_wrapped_model_takes_no_more_than_it_needs(order: tuple[int, int]) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).eval()
+    plain = copy.deepcopy(model)
+    wrapped = offload.wrap(model, "1GiB", **OPTIONS)
+    before = resident()
+    with torch.no_grad():
+        for count in (*order, *order):
+            x = torch.randn(count, 64)
+            assert torch.equal(wrapped(x), plain(x))
+    assert resident() - before < 64 << 20
+
+
+def test_threads_come_one_after_the_other() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20))).eval()
+    xs = [torch.randn(4, 64) for _ in range(32)]
+    with planned(model).load(model) as run, ThreadPoolExecutor(4) as pool, torch.no_grad():
+        for x, found in zip(xs, pool.map(run, xs), strict=True):
+            assert torch.equal(found, model(x))
+
+
+def test_checking_a_plan_draws_nothing() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    class Noisy(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout(x + torch.rand(64, generator=generator), 0.5)
+
+    plan = planned(Noisy())
+    before = torch.get_rng_state(), generator.get_state()
+    plan.check(repeats=2)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(generator.get_state(), before[1])
 
 
 def resident() -> int:

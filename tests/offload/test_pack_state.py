@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openshelf import _core
-from openshelf.errors import BadInput, Corrupt, Mismatch, NoRoom, UnknownName, WrongVersion
+from openshelf.errors import BadInput, Corrupt, FlashFailed, Mismatch, NoRoom, UnknownName, WrongVersion
 from openshelf.offload import _pack, _packed_format
+from openshelf.offload._files import Scratch
 from openshelf.offload._homes import Homes
 from openshelf.offload._pack import pack_state
 from openshelf.offload._packed import Packed
@@ -133,9 +134,12 @@ def test_any_altered_byte_of_the_head_is_refused(tmp_path_factory: pytest.TempPa
     Path(packed.path).write_bytes(raw)
     with pytest.raises((Corrupt, WrongVersion), match="w"):
         Packed.open(packed.path)
-    if raw[8:16] == bytes([1, 0, 0, 0, 0, 16, 0, 0]):
-        with pytest.raises(Corrupt):
+    if at < 8:  # not a packed file any more
+        with pytest.raises(Corrupt, match="not a packed file"):
             pack_state(weights(), folder=folder, name="w")
+    else:
+        again = pack_state(weights(), folder=folder, name="w")
+        assert content(again) == {name: value.tobytes() for name, value in weights().items()}
 
 
 def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
@@ -144,6 +148,26 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
         os.truncate(packed.path, left)
         with pytest.raises(Corrupt, match="w"):
             Packed.open(packed.path)
+
+
+def test_a_file_that_was_cut_is_saved_over_and_one_of_another_kind_is_not(tmp_path: Path) -> None:
+    packed = pack_state(weights(), folder=tmp_path, name="w")
+    os.truncate(packed.path, 5000)
+    assert content(pack_state(weights(), folder=tmp_path, name="w")) == {
+        name: value.tobytes() for name, value in weights().items()
+    }
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(Corrupt, match="not a packed file"):
+        pack_state(weights(), folder=tmp_path, name="notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FlashFailed, match=r"making the folder .*file/below failed.*OPENSHELF_CACHE"):
+        pack_state(weights(), folder=tmp_path / "file" / "below", name="w")
+    with pytest.raises(FlashFailed, match="making the folder"):
+        Scratch(tmp_path / "file")
 
 
 def test_one_that_fails_in_the_middle_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,7 +257,7 @@ def test_wrong_options_name_the_option() -> None:
         ({"space": "kv", "spcae": "x"}, BadInput, "no option 'spcae'; there are space, size, pool"),
         ({"space": 3}, Mismatch, "'space' is text, got 3"),
         ({"space": "kv", "size": "much"}, BadInput, "'size': 'much' is not a size"),
-        ({"space": "kv", "quota": -1}, BadInput, "'quota': a size must be positive"),
+        ({"space": "kv", "quota": -1}, BadInput, "'quota': a size is positive"),
     ):
         with pytest.raises(error, match=text):
             Options.read(given)

@@ -16,7 +16,7 @@ from openshelf.errors import BadInput, CaptureFailed, NoRoom
 from openshelf.fabric import Fabric
 from openshelf.offload._call import View
 from openshelf.offload._capture import capture
-from openshelf.offload._captured import Captured, Inputs
+from openshelf.offload._captured import Captured
 from openshelf.offload._lengths import Lengths, Line, at
 from openshelf.offload._measure import measure
 from openshelf.offload._model_plan import arguments_of, rates_of
@@ -122,7 +122,7 @@ class Buckets:
             top,
             program=program,
             calls=at(lengths.calls, length),
-            inputs=(Inputs(inputs.tree, at(lengths.inputs, length)),),
+            inputs=(dataclasses.replace(inputs, leaves=at(lengths.inputs, length)),),
             outputs=at(lengths.outputs, length),
         )
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
-from openshelf.offload._captured import Captured, Draft, Inputs, finish
+from openshelf.offload._captured import Captured, Draft, Inputs, finish, modules_of
 from openshelf.offload._known import not_traced, really
-from openshelf.offload._record import Recorder, watch_modules
+from openshelf.offload._record import NOT_THE_MODELS, Recorder, watch_modules
 from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 from openshelf.offload._update import Updates
@@ -180,10 +180,14 @@ def _know_caches() -> None:
 
 @contextlib.contextmanager
 def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+    if not hasattr(model, "named_parameters"):
+        raise BadInput(
+            f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
+        )
     _know_caches()
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
-    draft = Draft(names, {}, [], [], None)
+    draft = Draft(names, {}, [], [], None, modules_of(model))
     fakes, by_id = _Fakes({}, [], []), {}
     values = computed_buffers(model)
     tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
@@ -276,6 +280,10 @@ def _inputs(
     leaves, views = [], []
     for path, leaf in paths:
         if isinstance(leaf, torch.Tensor):
+            if leaf.layout != torch.strided:
+                raise BadInput(
+                    f"the input{pytree.keystr(path)} has layout {leaf.layout}: only dense tensors can be planned"
+                )
             fake = recorder.new(leaf, prefix + "input" + pytree.keystr(path), "input")
             leaves.append(fake)
             views.append(recorder.view(fake))
@@ -284,7 +292,7 @@ def _inputs(
         else:
             leaves.append(leaf)
             views.append(leaf)
-    draft.inputs.append(Inputs(tree, tuple(views)))
+    draft.inputs.append(Inputs(tree, tuple(views), tuple(kwargs)))
     args, kwargs = pytree.tree_unflatten(leaves, tree)
     return args, kwargs
 
@@ -311,8 +319,8 @@ def _outputs(recorder: Recorder, draft: Draft, result: Any) -> None:
 
 def _why(recorder: Recorder, error: Exception) -> str:
     """What happened, in which module, at which line of whose code."""
-    lines = [one for one in traceback.extract_tb(error.__traceback__) if "/torch/" not in one.filename]
-    lines = [one for one in lines if "/openshelf/" not in one.filename] or lines
+    frames = list(traceback.extract_tb(error.__traceback__))
+    lines = [one for one in frames if not one.filename.startswith(NOT_THE_MODELS)] or frames
     line = f"{lines[-1].filename}:{lines[-1].lineno} ({lines[-1].line})" if lines else "an unknown line"
     by_value = isinstance(error, (fake_errors.DataDependentOutputException, fake_errors.DynamicOutputShapeException))
     advice = ". What the code does has to follow from shapes, not from the values of tensors" if by_value else ""

@@ -15,22 +15,42 @@ from openshelf.offload._torch import torch
 from openshelf.offload._update import Update, Updates
 
 pytree: Any = torch.utils._pytree
+Modules = dict[str, tuple[str, bool, tuple[str, ...]]]  # path -> class, whether it trains, names of its own tensors
+
+
+def modules_of(model: Any) -> Modules:
+    """What a model is made of, as far as what it does may depend on it."""
+    return {
+        path: (
+            f"{type(module).__module__}.{type(module).__qualname__}",
+            module.training,
+            tuple(name for table in (module._parameters, module._buffers) for name in table),
+        )
+        for path, module in model.named_modules(remove_duplicate=False)
+    }
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """Arguments of one call of the model: their tree, its leaves, Views where these are tensors.
 
-    `asked` are the values of tensors that the model asked for: by position among the leaves.
+    `names` are those of keyword arguments. `asked` are the values of tensors that the model asked for: by position
+    among the leaves.
     """
 
     tree: Any
     leaves: tuple[Any, ...]
+    names: tuple[str, ...]
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
         """The tensor for each input storage; BadInput unless these arguments are like those captured."""
-        leaves, tree = pytree.tree_flatten((args, kwargs))
+        if kwargs.keys() != set(self.names):
+            raise BadInput(
+                f"this was captured for the keyword arguments {', '.join(self.names) or '(none)'}, got "
+                f"{', '.join(kwargs) or '(none)'}: capture these too"
+            )
+        leaves, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in self.names}))
         if tree != self.tree:
             raise BadInput(f"this was captured for arguments of the form {self.tree}, got {tree}: capture these too")
         found = {}
@@ -40,6 +60,11 @@ class Inputs:
                     raise BadInput(
                         f"this was captured for a tensor of {expected.dtype} {expected.shape}, got one of "
                         f"{leaf.dtype} {tuple(leaf.shape)}: capture this shape too"
+                    )
+                if leaf.is_meta or leaf.layout != torch.strided:
+                    raise BadInput(
+                        f"a tensor of {leaf.dtype} {tuple(leaf.shape)} has layout {leaf.layout} on {leaf.device}: a "
+                        "run needs dense tensors with their values"
                     )
                 if position in self.asked and not torch.equal(leaf, self.asked[position]):
                     raise BadInput(
@@ -61,6 +86,7 @@ class Captured:
     optimizer has already; other states begin as zeros.
     `gradients` is filled where no optimizer was given: views of storages that are kept. `outside` are the bytes that
     torch takes outside the arena while each operator runs: `measure` finds them, before that they are an estimate.
+    `modules` is what the model was made of.
     """
 
     program: Program
@@ -75,6 +101,7 @@ class Captured:
     gradients: dict[str, View]
     updates: Updates | None
     outside: tuple[int, ...]
+    modules: Modules
 
 
 @dataclasses.dataclass
@@ -86,6 +113,7 @@ class Draft:
     inputs: list[Inputs]
     outputs: list[Any]
     tree: Any
+    modules: Modules
     states: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     gradients: dict[str, View] = dataclasses.field(default_factory=dict)
     updates: Updates | None = None
@@ -136,12 +164,15 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
         views={name: renumbered(view) for name, view in draft.views.items() if view.storage in numbers},
         states={numbers[old]: whose for old, whose in draft.states.items()},
         values={index: stored[old].value for old, index in numbers.items() if stored[old].value is not None},
-        inputs=tuple(Inputs(one.tree, renumbered(one.leaves), _asked(recorder, one)) for one in draft.inputs),
+        inputs=tuple(
+            dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(recorder, one)) for one in draft.inputs
+        ),
         outputs=tuple(renumbered(draft.outputs)),
         tree=draft.tree,
         gradients=renumbered(draft.gradients),
         updates=draft.updates,
         outside=tuple(workspace_of(call)[1] for call in calls),
+        modules=draft.modules,
     )
 
 

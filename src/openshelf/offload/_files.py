@@ -31,7 +31,12 @@ def cache_folder() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlashFailed(
+            f"making the folder {folder} failed: {error}; give another one as folder=, or for all as OPENSHELF_CACHE"
+        ) from error
     return folder
 
 

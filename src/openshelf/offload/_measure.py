@@ -44,7 +44,7 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
     outside: dict[Any, int] = {}
     unknown: set[Any] = set()
     taken: dict[Any, list[float]] = {signature: [] for signature in signatures}
-    with torch.random.fork_rng(devices=[]), _as_before(captured), torch.no_grad():
+    with generators_as_before(captured), torch.no_grad():
         made = _made(captured, signatures)
         calls = dict(zip(signatures, captured.calls, strict=True))
         for signature, before, one, _ in made:
@@ -77,14 +77,15 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
 
 
 @contextlib.contextmanager
-def _as_before(captured: Captured) -> Iterator[None]:
-    """The model's own generators are after it as they were before it."""
+def generators_as_before(captured: Captured) -> Iterator[None]:
+    """torch's generator, and the model's own, are after it as they were before it."""
     given = {
         id(one): one for call in captured.calls for one in call.kwargs.values() if isinstance(one, torch.Generator)
     }
     states = [(one, one.get_state()) for one in given.values()]
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         for one, state in states:
             one.set_state(state)

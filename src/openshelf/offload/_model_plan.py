@@ -16,7 +16,7 @@ from openshelf.offload._call import views_of
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
 from openshelf.offload._lifetimes import lifetimes
-from openshelf.offload._measure import measure
+from openshelf.offload._measure import generators_as_before, measure
 from openshelf.offload._mover import Lane
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._rates import Rates
@@ -84,10 +84,12 @@ class ModelPlan:
             for index, names in self.captured.names.items()
             if index not in self.captured.values
         }
-        step = self.captured.updates.step if self.captured.updates is not None else 0
         args, kwargs = self._example
         batches = [(args, kwargs)] * len(self.captured.inputs)
-        with Runner(self.captured, self.plan, packed_state(self.captured, values, folder), folder=folder) as run:
+        with (
+            generators_as_before(self.captured),
+            Runner(self.captured, self.plan, packed_state(self.captured, values, folder), folder=folder) as run,
+        ):
             run.step(batches)
             times = []
             for _ in range(repeats):
@@ -95,8 +97,6 @@ class ModelPlan:
                 run.step(batches)
                 times.append(time.perf_counter() - begin)
             lanes = run.lanes()
-        if self.captured.updates is not None:
-            self.captured.updates.step = step
         return Check(self.plan.times.seconds, statistics.median(times), self.plan.peak, self.outside, lanes)
 
     def explain(self, name: str) -> str:

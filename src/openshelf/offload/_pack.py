@@ -21,7 +21,7 @@ from openshelf.errors import Corrupt, FlashFailed, Mismatch, UnknownName, WrongV
 from openshelf.offload import _packed_format as form
 from openshelf.offload._files import cache_folder, private_folder
 from openshelf.offload._pack_write import Fill, Source, write_packed
-from openshelf.offload._packed import Packed
+from openshelf.offload._packed import Packed, is_packed
 from openshelf.offload._shards import ShardTensor, identity, shard_files, shard_tensors
 from openshelf.space._alone import alone
 
@@ -36,7 +36,8 @@ def pack_state(
     """Packs tensors of this process (CPU tensors of torch, or ndarrays), those of `order` first.
 
     Without a `name` the file has none, and goes with the process. With one, the file of that name in `folder` is used
-    as it is if it holds these bytes in this order, and else made anew. Tensors that share a storage still do.
+    as it is if it holds these bytes in this order, and else made anew, also in the place of one that was cut or
+    altered. Tensors that share a storage still do.
     """
     roots: dict[int, int] = {}
     sources: list[Source] = []
@@ -52,7 +53,7 @@ def pack_state(
                 digest.update(_core.check_padded(address, nbytes).to_bytes(8, "little"))
         tensors[each] = form.PackedTensor(known, *tensor, offset)
     digest.update(repr([(source.name, source.nbytes) for source in sources] + list(tensors.items())).encode())
-    return _packed(_folder(folder), name, digest.digest(), lambda: (sources, tensors))
+    return _packed(_folder(folder), name, digest.digest(), lambda: (sources, tensors), (WrongVersion, Corrupt))
 
 
 def pack_shards(
@@ -72,7 +73,7 @@ def pack_shards(
     aliases = dict(tied or {})
     key = hashlib.sha256(json.dumps(["shards", found, list(order), sorted(aliases.items())]).encode()).digest()
     name = hashlib.sha256(json.dumps([path for path, *_ in found]).encode()).hexdigest()[:24] + ".packed"
-    return _packed(_folder(folder), name, key, lambda: _of_shards(files, order, aliases))
+    return _packed(_folder(folder), name, key, lambda: _of_shards(files, order, aliases), (WrongVersion,))
 
 
 def _of_shards(
@@ -105,7 +106,9 @@ def _packed(
     name: str | None,
     key: bytes,
     content: Callable[[], tuple[list[Source], dict[str, form.PackedTensor]]],
+    replaced: tuple[type[Exception], ...],
 ) -> Packed:
+    """A packed file that cannot be opened for a reason in `replaced` is made anew; files of others are left alone."""
     if name is None:
         return write_packed(folder, None, *content(), key)
     with alone(private_folder(folder)):
@@ -113,8 +116,9 @@ def _packed(
         if (folder / name).exists():
             try:
                 there = Packed.open(folder / name)
-            except WrongVersion:
-                pass  # of another release: made anew
+            except replaced:
+                if not is_packed(folder / name):
+                    raise
             else:
                 if there.key == key:
                     return there

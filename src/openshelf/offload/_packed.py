@@ -11,6 +11,12 @@ from openshelf.offload import _packed_format as form
 from openshelf.offload._files import open_direct
 
 
+def is_packed(path: Path) -> bool:
+    """Whether it begins as packed files do; it may be cut or altered."""
+    with path.open("rb") as file:
+        return file.read(len(form.MAGIC)) == form.MAGIC
+
+
 class Packed:
     """An open packed file. Its head was checked; a storage's bytes are checked when they are read.
 

@@ -11,8 +11,10 @@ Fake tensors share storages as real ones would: aliases, views and in-place resu
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from openshelf.errors import CaptureFailed
@@ -29,6 +31,7 @@ aten: Any = torch.ops.aten
 
 # What schemas do not say: these arguments are changed.
 CHANGED = {"aten::native_batch_norm": {"running_mean", "running_var"}}
+NOT_THE_MODELS = tuple(str(Path(one).parent) + os.sep for one in (torch.__file__, __file__))  # code in these folders
 RESHAPES_STORAGE = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::resize", "aten::_resize_output_"}
 
 
@@ -201,11 +204,11 @@ def _dense(tensor: Any) -> bool:
 
 
 def _source_line() -> str:
+    """Of the model's code; "" if that is all torch's own, up to where it was called from."""
     frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if "/torch/" not in name and "/openshelf/" not in name:
-            return f"{name}:{frame.f_lineno}"
+    while frame is not None and frame.f_code.co_filename != str(Path(__file__).with_name("_capture.py")):
+        if not frame.f_code.co_filename.startswith(NOT_THE_MODELS):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -93,6 +93,8 @@ def rule_of(optimizer: Any, group: dict[str, Any]) -> Rule:
             raise CaptureFailed(
                 f"{kind.__name__}({option}={value}) calculates in another way than the plain one: leave {option} out"
             )
+    if isinstance(group["lr"], torch.Tensor) or any(isinstance(beta, torch.Tensor) for beta in group.get("betas", ())):
+        raise CaptureFailed(f"{kind.__name__} with a tensor as lr or beta rounds otherwise: give a float")
     return Sgd(numbers(group)) if kind is torch.optim.SGD else Adam(numbers(group), kind is torch.optim.AdamW)
 
 

@@ -6,9 +6,11 @@ that no name points to, so that a killed run leaves nothing behind. In host memo
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,9 @@ WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its 
 class Runner:
     """Calls a model by its plan: `run(*args, **kwargs)` is what the model would return.
 
-    Not thread-safe: there is one arena. For training a call is one step and returns the loss; `step` takes one batch
-    for each micro batch. close() gives the memory and the files back; so does the end of the process.
+    Calls of several threads come one after the other: there is one arena. For training a call is one step and returns
+    the loss; `step` takes one batch for each micro batch. close() gives the memory and the files back; so does the end
+    of the process.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Runner:
         folder: Path | str | None = None,
         arena: DeviceArena | None = None,
     ) -> None:
+        self._alone = threading.RLock()
         captured = dataclasses.replace(captured, updates=copy.copy(captured.updates))  # each run counts its own steps
         self._captured, self._plan, self._packed = captured, plan, packed
         self._resumed, self._closed = STEP in packed.tensors, False
@@ -78,20 +82,21 @@ class Runner:
 
     def step(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
         """One step, with (args, kwargs) of every micro batch."""
-        if self._executor is None:
-            raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
-        executor, self._executor = self._executor, None
-        checked = False
-        try:
-            result = executor.step(batches)
-            checked = True
-        except BadInput:
-            checked = not executor.begun
-            raise
-        finally:
-            if checked:
-                self._executor = executor
-        return result
+        with self._alone:
+            if self._executor is None:
+                raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
+            executor, self._executor = self._executor, None
+            checked = False
+            try:
+                result = executor.step(batches)
+                checked = True
+            except BadInput:
+                checked = not executor.begun
+                raise
+            finally:
+                if checked:
+                    self._executor = executor
+            return result
 
     def rebind(self, captured: Captured) -> None:
         """Calls are these from now on: the same program, which the plan has room for, at another length."""
@@ -99,27 +104,28 @@ class Runner:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the parameters and buffers that a checkpoint has, as they are now."""
-        self._need_open()
-        there = set(self._homes) - self._captured.values.keys()
-        return {name: self._tensor(view) for name, view in self._captured.views.items() if view.storage in there}
+        with self._open():
+            there = set(self._homes) - self._captured.values.keys()
+            return {name: self._tensor(view) for name, view in self._captured.views.items() if view.storage in there}
 
     def gradients(self) -> dict[str, Any]:
         """Copies of the gradients of the last step, of a plan for training without an optimizer."""
-        self._need_open()
-        return {name: self._tensor(view) for name, view in self._captured.gradients.items()}
+        with self._open():
+            return {name: self._tensor(view) for name, view in self._captured.gradients.items()}
 
     def save(self, path: Path | str) -> None:
         """A checkpoint that `plan.load(path)` goes on from: weights, states of the optimizer, count of steps."""
         path = Path(path)
-        tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
-        changed = {one for op in self._plan.program.ops for one in op.changes}
-        for index in changed & self._captured.values.keys():  # buffers that no checkpoint of the model has
-            for name in self._captured.names.get(index, ()):
-                tensors[WEIGHT + name] = self._tensor(self._captured.views[name])
-        for storage, (name, state) in self._captured.states.items():
-            tensors[f"{STATE}{name}:{state}"] = self._value(storage)
-        updates = self._captured.updates
-        tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
+        with self._open():
+            tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
+            changed = {one for op in self._plan.program.ops for one in op.changes}
+            for index in changed & self._captured.values.keys():  # buffers that no checkpoint of the model has
+                for name in self._captured.names.get(index, ()):
+                    tensors[WEIGHT + name] = self._tensor(self._captured.views[name])
+            for storage, (name, state) in self._captured.states.items():
+                tensors[f"{STATE}{name}:{state}"] = self._value(storage)
+            updates = self._captured.updates
+            tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
         pack_state(tensors, folder=path.parent, name=path.name)
 
     @property
@@ -130,20 +136,21 @@ class Runner:
 
     def lanes(self) -> dict[str, Lane]:
         """What each lane has moved, and how long it was busy."""
-        self._need_open()
-        return self._mover.lanes()
+        with self._open():
+            return self._mover.lanes()
 
     def close(self) -> None:
         """Ends transfers and gives back memory and files; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed, executor, self._executor = True, self._executor, None
-        try:
-            self._mover.close()
-        finally:
-            if executor is not None:
-                executor.close()
-            del self._bytes, self._arena, self._mover
+        with self._alone:
+            if self._closed:
+                return
+            self._closed, executor, self._executor = True, self._executor, None
+            try:
+                self._mover.close()
+            finally:
+                if executor is not None:
+                    executor.close()
+                del self._bytes, self._arena, self._mover
 
     def __enter__(self) -> Runner:
         return self
@@ -151,9 +158,13 @@ class Runner:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _need_open(self) -> None:
-        if self._closed:
-            raise Closed("this run was closed: ask it before, or load the plan again")
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """No call, and no close(), is under way in here."""
+        with self._alone:
+            if self._closed:
+                raise Closed("this run was closed: ask it before, or load the plan again")
+            yield
 
     def _find_home(self, storage: Storage, changed: bool, shared: Shared | None) -> None:
         captured, homes, tier = self._captured, self._homes, self._plan.homes[storage.index]

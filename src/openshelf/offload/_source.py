@@ -7,10 +7,9 @@ from typing import Any
 
 from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.offload._call import View
-from openshelf.offload._captured import Captured
+from openshelf.offload._captured import Captured, Modules, modules_of
 from openshelf.offload._pack import pack_shards
-from openshelf.offload._packed import Packed
-from openshelf.offload._packed_format import MAGIC
+from openshelf.offload._packed import Packed, is_packed
 from openshelf.offload._runner import STEP, WEIGHT, packed_state, state_of
 from openshelf.offload._torch import torch
 
@@ -19,15 +18,16 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
     """The weights of a program: `source` is the model, or the path of a checkpoint or of a packed file."""
     if isinstance(source, torch.nn.Module):
         state = state_of(source)
+        _need_same_modules(captured.modules, modules_of(source))
         _need_same_model(captured, state)
+        if captured.updates is not None:
+            captured.updates.need_same()
         return packed_state(captured, state, folder)
     if not isinstance(source, str | Path):
         raise BadInput(f"weights come from the model or the path of a checkpoint, got {type(source).__name__}")
     path = Path(source)
-    if path.is_file():
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) == MAGIC:
-                return _checked(captured, Packed.open(path))
+    if path.is_file() and is_packed(path):
+        return _checked(captured, Packed.open(path))
     order: list[str] = []
     tied: dict[str, str] = {}
     for storage in captured.program.storages:
@@ -39,6 +39,24 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
         return _checked(captured, pack_shards(path, order, tied=tied, folder=folder))
     except UnknownName as error:
         raise UnknownName(f"{path} is not of the model that was planned: {error}") from error
+
+
+def _need_same_modules(planned: Modules, found: Modules) -> None:
+    for path in planned | found:
+        name = f"the module {path!r}" if path else "the model"
+        if path not in found or path not in planned:
+            change = f"{name} {'is no longer there' if path in planned else 'was not there'}"
+        elif planned[path] == found[path]:
+            continue
+        else:
+            (kind, trained, tensors), (kind_now, trains, tensors_now) = planned[path], found[path]
+            if trained != trains:
+                change = f"{name} {'trained' if trained else 'did not train'} (train(), eval())"
+            elif kind != kind_now:
+                change = f"{name} was a {kind}, and is a {kind_now}"
+            else:
+                change = f"{name} had the tensors {', '.join(tensors)}, and has {', '.join(tensors_now)}"
+        raise Mismatch(f"when the plan was made {change}: make a new plan")
 
 
 def _need_same_model(captured: Captured, state: dict[str, Any]) -> None:

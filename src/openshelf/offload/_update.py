@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from openshelf.errors import BadInput, CaptureFailed
+from openshelf.errors import BadInput, CaptureFailed, Mismatch
 from openshelf.offload._call import Call, View
 from openshelf.offload._rules import Rule, numbers, rule_of
 from openshelf.offload._torch import torch
@@ -84,12 +84,22 @@ class Updates:
         self._optimizer = weakref.ref(optimizer)
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
         self.step = _steps_done(optimizer)
+        self._seen = _versions(optimizer)
         self.threads = torch.get_num_threads()
         self._rule_of = {
             id(param): rule
             for group, rule in zip(optimizer.param_groups, self.rules, strict=True)
             for param in group["params"]
         }
+
+    def need_same(self) -> None:
+        """Mismatch if the optimizer was stepped, or given other states, since they were captured."""
+        optimizer = self._optimizer()
+        if optimizer is not None and _versions(optimizer) != self._seen:
+            raise Mismatch(
+                "the optimizer was stepped, or loaded, since the plan was made, which holds its states of then: make a "
+                "new plan"
+            )
 
     def begin_step(self) -> None:
         """To be called before each run: one step more, and the numbers that go with it."""
@@ -132,6 +142,16 @@ class Updates:
         kernel = Update(rule, param.dtype.itemsize, longest, threads)
         changes = (param.storage, *(one.storage for one in states))
         return Call(kernel, tuple(views), {}, (), (grad.storage,), changes, "update", where)
+
+
+def _versions(optimizer: Any) -> list[tuple[str, int, int]]:
+    """Different once a state has been changed in place or replaced."""
+    return [
+        (name, id(value), value._version)
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    ]
 
 
 def _span(view: View) -> int:

@@ -85,10 +85,12 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         if self._packed is None:
             self._packed = packed_state(made.captured, state_of(self.model), self._folder, whole=True)
             _empty(self.model)
-            self._arena = DeviceArena(self._budget)
         if self._loaded is not None:
             self._loaded[1].close()
             self._loaded = None
+        if self._arena is None or self._arena.nbytes < made.plan.peak:
+            self._arena = None  # the old one goes first
+            self._arena = DeviceArena(max(made.plan.peak, 4096))
         return Runner(made.captured, made.plan, self._packed, folder=self._folder, arena=self._arena)
 
 
@@ -104,7 +106,7 @@ def _empty(model: Any) -> None:
 
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Equal for arguments that one plan fits."""
-    leaves, tree = pytree.tree_flatten((args, kwargs))
+    leaves, tree = pytree.tree_flatten((args, dict(sorted(kwargs.items()))))
     known = tuple(
         (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else (type(one), one) for one in leaves
     )

@@ -22,8 +22,8 @@ def parse_size(text: str | int) -> int:
         if not match or unit not in _UNITS or (_UNITS[unit] == 1 and "." in match[1]):
             raise BadInput(f"{text!r} is not a size; expected bytes or text such as '2GiB', '512MiB', '1.5GB'")
         size = int(float(match[1]) * _UNITS[unit])
-    if size <= 0:
-        raise BadInput(f"a size must be positive, got {text!r}")
+    if not 0 < size < 1 << 63:
+        raise BadInput(f"a size is positive and less than 2^63 bytes, got {text!r}")
     return size
 
 
