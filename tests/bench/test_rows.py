@@ -159,8 +159,8 @@ def test_offload_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows |= rows_of(tmp_path / "rows.json", "offload_decode.py")
     rows |= rows_of(tmp_path / "rows.json", "offload_peak.py")
     rows |= rows_of(tmp_path / "rows.json", "offload_predict.py")
-    assert rows.keys() >= OFFLOAD | OFFLOAD_TRAIN | OFFLOAD_DECODE | {"offload.predict"}
-    assert all(row["value"] > 0 for row in rows.values())
+    assert rows.keys() >= OFFLOAD | OFFLOAD_TRAIN | OFFLOAD_DECODE | {"offload.predict", "offload.predict_peak"}
+    assert all(row["value"] > 0 for row in rows.values() if row["id"] != "offload.predict_peak")
 
 
 @pytest.mark.soak

@@ -18,7 +18,8 @@ transformers = pytest.importorskip("transformers")
 
 from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, Closed, Corrupt, Mismatch, NoRoom, UnknownName  # noqa: E402
-from openshelf.offload._lifetimes import lifetimes  # noqa: E402
+from openshelf.offload._compared import BEHIND, MARK, _written  # noqa: E402
+from openshelf.offload._lifetimes import ALIGNMENT, lifetimes  # noqa: E402
 from openshelf.offload._plan import make_plan  # noqa: E402
 from tests.offload.models import MODELS, batch, llama, made, same, twins  # noqa: E402
 from tests.processes import Peer, State  # noqa: E402
@@ -156,10 +157,28 @@ def test_prediction_is_compared_with_a_run() -> None:
     assert check.predicted_s == plan.plan.times.seconds > 0
     assert check.measured_s > 0
     assert check.lanes["flash_read"].nbytes > 0
+    assert check.predicted_peak == plan.peak
     assert "measured" in str(check)
     assert plan.captured.updates is not None
     assert plan.captured.updates.step == 0
     assert torch.equal(model.state_dict()["lm_head.weight"], before)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("trains", [False, True])
+def test_memory_is_what_was_predicted(name: str, trains: bool) -> None:
+    model = made(name).train(trains)
+    optimizer = {"optimizer": torch.optim.AdamW(model.parameters())} if trains else {}
+    check = planned(model, batch(name), 0.4, **optimizer).check(repeats=1)
+    assert abs(check.peak_error) <= 0.01, check
+
+
+def test_bytes_written_behind_the_arena_are_seen() -> None:
+    marked = torch.full((BEHIND + 3 * ALIGNMENT,), MARK, dtype=torch.uint8)
+    assert _written(marked) == 0
+    for place, pages in ((0, 1), (ALIGNMENT - 1, 1), (ALIGNMENT, 2), (BEHIND + 3 * ALIGNMENT - 1, 259)):
+        marked[place] = 0
+        assert _written(marked) == pages * ALIGNMENT
 
 
 def test_neither_model_nor_optimizer_is_held() -> None:

@@ -154,17 +154,18 @@ def _checked(check: Check) -> dict[str, Any]:
         "predicted_s": check.predicted_s,
         "measured_s": check.measured_s,
         "error": check.error,
+        "predicted_peak": check.predicted_peak,
+        "measured_peak": check.measured_peak,
+        "peak_error": check.peak_error,
         "moved_bytes": {name: lane.nbytes for name, lane in check.lanes.items()},
     }
 
 
 def _run_once(plan: ModelPlan, named: Named, weights: Path | None) -> dict[str, Any]:
+    from openshelf.offload._model_plan import arguments_of
     from openshelf.offload._torch import torch
 
-    if isinstance(named.inputs, dict):
-        args, kwargs = (), named.inputs
-    else:
-        args, kwargs = (named.inputs if isinstance(named.inputs, tuple) else (named.inputs,)), {}
+    args, kwargs = arguments_of(named.inputs)
     with plan.load(named.model if weights is None else weights) as run:
         begin = time.perf_counter()
         result = run(*args, **kwargs)

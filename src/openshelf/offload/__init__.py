@@ -13,14 +13,15 @@ from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 
 if TYPE_CHECKING:
     from openshelf.offload._buckets import Buckets, buckets
+    from openshelf.offload._compared import Check
     from openshelf.offload._decoder import Decoder, decode
-    from openshelf.offload._model_plan import Check, ModelPlan, plan
+    from openshelf.offload._model_plan import ModelPlan, plan
     from openshelf.offload._runner import Runner
     from openshelf.offload._wrap import Wrapped, wrap
 
 _WITH_TORCH = {
     "Buckets": "_buckets",
-    "Check": "_model_plan",
+    "Check": "_compared",
     "Decoder": "_decoder",
     "ModelPlan": "_model_plan",
     "Runner": "_runner",

@@ -51,7 +51,7 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
             if signature not in outside:
                 _set(before)
                 try:
-                    outside[signature] = _outside(one) if one else 0
+                    outside[signature] = taken_outside(one) if one else 0
                 except RuntimeError:  # made-up values are not what it expects
                     outside[signature] = workspace_of(calls[signature])[1]
                     unknown.add(signature)
@@ -226,8 +226,8 @@ def _round(made: list[Made]) -> dict[Any, list[float]]:
     return seconds
 
 
-def _outside(made: Instruction) -> int:
-    """The most bytes that torch's allocator had handed out at one time; of several threads, the sum."""
+def taken_outside(made: Instruction) -> int:
+    """Runs it: the most bytes that torch's allocator had handed out at one time; of several threads, the sum."""
     function, args, kwargs = made
     profiler = torch.autograd
     no_more = torch._C._profiler._ExperimentalConfig()

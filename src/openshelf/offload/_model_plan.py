@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,41 +9,18 @@ from typing import Any
 from openshelf.errors import BadInput, NoRoom, UnknownName
 from openshelf.fabric import Fabric
 from openshelf.offload._calibrate import calibrate
-from openshelf.offload._call import views_of
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
+from openshelf.offload._compared import Check, compare
 from openshelf.offload._lifetimes import lifetimes
-from openshelf.offload._measure import generators_as_before, measure
-from openshelf.offload._mover import Lane
+from openshelf.offload._measure import measure
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._rates import Rates
-from openshelf.offload._runner import Runner, packed_state
+from openshelf.offload._runner import Runner
 from openshelf.offload._simulate import Times
 from openshelf.offload._source import packed_from
 from openshelf.offload._torch import torch
 from openshelf.space import format_size, parse_size
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """A prediction and what came: seconds of one run, and bytes of the arena and of what torch took beside it."""
-
-    predicted_s: float
-    measured_s: float
-    peak: int
-    outside: int
-    lanes: Mapping[str, Lane]
-
-    @property
-    def error(self) -> float:
-        """0.1: it took a tenth longer than predicted."""
-        return self.measured_s / self.predicted_s - 1
-
-    def __str__(self) -> str:
-        return (
-            f"predicted {self.predicted_s:.4f} s, measured {self.measured_s:.4f} s ({self.error:+.1%}); arena "
-            f"{format_size(self.peak)}, beside it up to {format_size(self.outside)}"
-        )
 
 
 class ModelPlan:
@@ -75,29 +49,8 @@ class ModelPlan:
         return Runner(self.captured, self.plan, packed, share=share, folder=folder)
 
     def check(self, repeats: int = 5, folder: Path | str | None = None) -> Check:
-        """Runs the plan on made-up weights, and compares the time with the prediction."""
-        dtypes = {
-            view.storage: view.dtype for call in self.captured.calls for view in views_of((call.args, call.kwargs))
-        }
-        values = {
-            names[0]: _made_up(self.captured.program.storages[index].nbytes, dtypes.get(index, torch.uint8))
-            for index, names in self.captured.names.items()
-            if index not in self.captured.values
-        }
-        args, kwargs = self._example
-        batches = [(args, kwargs)] * len(self.captured.inputs)
-        with (
-            generators_as_before(self.captured),
-            Runner(self.captured, self.plan, packed_state(self.captured, values, folder), folder=folder) as run,
-        ):
-            run.step(batches)
-            times = []
-            for _ in range(repeats):
-                begin = time.perf_counter()
-                run.step(batches)
-                times.append(time.perf_counter() - begin)
-            lanes = run.lanes()
-        return Check(self.plan.times.seconds, statistics.median(times), self.plan.peak, self.outside, lanes)
+        """Runs the plan on made-up weights, and compares time and memory with the prediction."""
+        return compare(self.captured, self.plan, [self._example] * len(self.captured.inputs), repeats, folder)
 
     def explain(self, name: str) -> str:
         """Why a storage is where it is when; a parameter may be named as in the model."""
@@ -158,14 +111,6 @@ def plan(
         captured.program, room - outside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
-
-
-def _made_up(nbytes: int, dtype: Any) -> Any:
-    """Bytes of a storage: small numbers, so that none overflows; zeros where they may be indices."""
-    if not dtype.is_floating_point:
-        return torch.zeros(nbytes, dtype=torch.uint8)
-    made = torch.rand(nbytes // dtype.itemsize, generator=torch.Generator().manual_seed(0))
-    return made.mul_(0.04).sub_(0.02).to(dtype).view(torch.uint8)
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -21,6 +21,8 @@ from openshelf.offload._captured import Captured
 from openshelf.offload._executor import Executor
 from openshelf.offload._files import sectors
 from openshelf.offload._homes import Homes
+from openshelf.offload._kernels import Instruction
+from openshelf.offload._measure import taken_outside
 from openshelf.offload._mover import Lane, Mover
 from openshelf.offload._pack import pack_state
 from openshelf.offload._packed import Packed
@@ -97,6 +99,20 @@ class Runner:
                 if checked:
                     self._executor = executor
             return result
+
+    def outside(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> int:
+        """One step, slowly: the most bytes that torch took beside the arena while one operator ran."""
+        most = 0
+
+        def run(one: Instruction) -> None:
+            nonlocal most
+            most = max(most, taken_outside(one))
+
+        with self._open():
+            assert self._executor is not None
+            with self._executor.watched(run):
+                self.step(batches)
+        return most
 
     def rebind(self, captured: Captured) -> None:
         """Calls are these from now on: the same program, which the plan has room for, at another length."""
