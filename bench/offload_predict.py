@@ -93,9 +93,9 @@ def predicting(report: Report, folder: Path, quick: bool) -> None:
     )  # fmt: skip
     report.add(
         Row(
-            "offload.predict_peak", "predicted against measured bytes: how far the arena was written, and what torch "
-            f"took beside it, worst of {len(peaks)}", max(peaks), "", "the run", None, None, statistics.median(peaks), None,
-            "<= 0.01",
+            "offload.predict_peak",
+            f"predicted against measured bytes: the arena, and what torch took beside it; worst of {len(peaks)}",
+            max(peaks), "", "the run", None, None, statistics.median(peaks), None, "<= 0.01",
         )
     )  # fmt: skip
 
