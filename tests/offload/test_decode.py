@@ -104,6 +104,41 @@ def test_generates_what_transformers_generates() -> None:
         run.prefill(ids)
 
 
+@pytest.mark.parametrize("kv", ["dram", "flash"])
+def test_a_token_that_fails_anywhere_can_be_made_again(kv: Any) -> None:
+    model = made("llama").eval()
+    with offload.decode(model, "300KiB", longest=64, kv=kv, **OPTIONS) as run:
+        assert "kv" not in run.stays()  # it moves
+        first = run.prefill(prompt(1, 21))
+        expected = run.step([5])
+        (program,) = (one for (name, _), one in run._runs.items() if name == "next")
+        plain = program._instructions
+        for number in range(len(plain)):
+            run.prefill(prompt(1, 21))
+            program._instructions = [*plain[:number], (interrupt, (), {}), *plain[number:]]
+            with pytest.raises(Interrupted):
+                run.step([5])
+            program._instructions = plain
+            if kv == "flash":
+                with pytest.raises(Closed, match="half-way"):
+                    run.step([5])
+                break
+            assert torch.equal(run.step([5]), expected)
+    if kv == "flash":  # a prompt loses nothing
+        with offload.decode(model, "300KiB", longest=64, kv=kv, **OPTIONS) as run:
+            with pytest.raises(IndexError):
+                run.prefill(torch.full((1, 21), 100_000))
+            assert torch.equal(run.prefill(prompt(1, 21)), first)
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+class Interrupted(Exception):
+    pass
+
+
 def test_refusals() -> None:
     with pytest.raises(NoRoom, match="the least that works"):
         offload.decode(made("llama").eval(), "100KiB", longest=64, **OPTIONS)

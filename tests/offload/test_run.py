@@ -7,7 +7,7 @@ import gc
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -267,10 +267,64 @@ def test_altered_weights_are_refused(tmp_path: Path, cache: Path) -> None:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([old[0] ^ 1]))
     with plan.load(tmp_path / "model") as run:
-        with pytest.raises(Corrupt, match=r"\.weight"):
-            run(**batch("llama", 1))
-        with pytest.raises(Closed, match="failed"):
-            run(**batch("llama", 1))
+        for _ in range(2):
+            with pytest.raises(Corrupt, match=r"\.weight"):
+                run(**batch("llama", 1))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupting(number: int) -> Callable[[Any], None]:
+    """Runs instructions up to the one of this number."""
+    left = [number]
+
+    def run(one: Any) -> None:
+        if not left[0]:
+            raise Interrupted
+        left[0] -= 1
+        one[0](*one[1], **one[2])
+
+    return run
+
+
+def test_a_run_that_fails_anywhere_can_be_called_again() -> None:
+    model = made("llama").eval()
+    with torch.no_grad(), planned(model, batch("llama"), 0.25).load(model) as run:
+        expected, number = model(**batch("llama", 3)).logits, 0
+        while True:
+            assert run._executor is not None
+            try:
+                with run._executor.watched(interrupting(number)):
+                    run(**batch("llama", number))
+            except Interrupted:
+                assert same([run(**batch("llama", 3)).logits], [expected])
+                number += 1
+            else:
+                break
+        assert number > 100
+        assert run.lanes()["flash_read"].nbytes > 0
+
+
+def test_ids_out_of_range_are_an_error_and_the_run_goes_on() -> None:
+    model = made("llama").eval()
+    wrong = {name: torch.full_like(one, 100_000) for name, one in batch("llama").items()}
+    with torch.no_grad(), planned(model, batch("llama"), 0.25).load(model) as run:
+        with pytest.raises(IndexError):
+            run(**wrong)
+        assert same([run(**batch("llama", 3)).logits], [model(**batch("llama", 3)).logits])
+
+
+def test_a_step_of_training_that_fails_half_way_ends_the_run() -> None:
+    model = made("llama").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with planned(model, batch("llama"), 0.5, optimizer=optimizer).load(model) as run:
+        run(**batch("llama"))
+        with pytest.raises(Interrupted), run._executor.watched(interrupting(50)):  # type: ignore[union-attr]
+            run(**batch("llama"))
+        with pytest.raises(Closed, match="failed half-way"):
+            run(**batch("llama"))
 
 
 def test_replicas_share_the_weights(tmp_path: Path, home: Path) -> None:

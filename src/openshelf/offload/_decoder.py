@@ -162,12 +162,15 @@ class Decoder:
         past, tokens = self.length, ids.shape[1]
         room = self._room(past + tokens)
         grown = self._plan(name, room)
-        self._usable = False
-        self._tiers.begin(name, grown, past, tokens)
-        if (name, room) not in self._runs:
-            self._runs[name, room] = GrownRun(grown, self.longest, as_tensor(self._arena), self._tiers)
-        logits = self._runs[name, room].run(tokens if name == FIRST else past, ids)
-        self._usable = True
+        self._usable, whole = False, False
+        try:
+            self._tiers.begin(name, grown, past, tokens)
+            if (name, room) not in self._runs:
+                self._runs[name, room] = GrownRun(grown, self.longest, as_tensor(self._arena), self._tiers)
+            logits = self._runs[name, room].run(tokens if name == FIRST else past, ids)
+            whole = True
+        finally:
+            self._usable = whole or self._tiers.abandon()
         self.length = past + tokens
         return logits
 

@@ -47,7 +47,7 @@ class KVTier:
     ) -> None:
         self.past = self.room = 0
         self._shapes, self._longest = shapes, longest
-        self._arena = as_tensor(arena)
+        self._owner, self._arena = arena, as_tensor(arena)
         self._streamer = Streamer(arena, arena.address, arena.nbytes)
         self._moving: dict[int, tuple[int, list[StreamTicket]]] = {}
         self._file: StreamFile | None = None
@@ -106,6 +106,16 @@ class KVTier:
             return
         before = whole if self._file is not None else 0  # of what is in memory at home
         self._tails[buffer][:, begin - before : end - before].copy_(self._rows(buffer, offset)[:, begin:end])
+
+    def abandon(self) -> bool:
+        """After a run that ended half-way nothing is under way any more: whether all tokens of before it are at home.
+
+        In memory they are. On flash those behind the last whole sector may have made way for new ones.
+        """
+        self._streamer.close()
+        self._streamer = Streamer(self._owner, self._owner.address, self._owner.nbytes)
+        self._moving.clear()
+        return self._file is None or not self.past
 
     def lanes(self) -> dict[str, Lane]:
         return {name: Lane(*counts) for name, counts in self._streamer.counts().items()}

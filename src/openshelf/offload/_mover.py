@@ -55,8 +55,8 @@ class Mover:
             raise BadInput(f"verify is 'first', 'always' or 'never', got {verify!r}")
         homes.load()
         self.homes, self.arena, self.moved = homes, arena, Moved()
-        self._verify = verify
-        self._streamer = Streamer(arena, arena.address, arena.nbytes, depth)
+        self._verify, self._depth = verify, depth
+        self._streamer = self._new_streamer()
         self._reads: dict[int, StreamTicket] = {}
         self._writes: dict[int, _Leaving] = {}
         self._verified: set[int] = set()
@@ -123,6 +123,20 @@ class Mover:
             home = self.homes[storage]
             if self._verify == "always" and home.now is not None and home.now.file is not None:
                 home.now = home.now._replace(check=leaving.ticket.check)
+
+    def abandon(self) -> None:
+        """After a run that ended half-way: nothing is under way any more, and lanes count from zero.
+
+        A transfer whose ticket nobody has (who asked for it was interrupted) ends here too. What failed is not raised:
+        who wants these bytes asks again.
+        """
+        self._streamer.close()
+        self._streamer = self._new_streamer()
+        self._reads.clear()
+        self._writes.clear()
+
+    def _new_streamer(self) -> Streamer:
+        return Streamer(self.arena, self.arena.address, self.arena.nbytes, self._depth)
 
     def lanes(self) -> dict[str, Lane]:
         """By flash_read, flash_write, dram_read, dram_write."""

@@ -38,9 +38,10 @@ WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its 
 class Runner:
     """Calls a model by its plan: `run(*args, **kwargs)` is what the model would return.
 
-    Calls of several threads come one after the other: there is one arena. For training a call is one step and returns
-    the loss; `step` takes one batch for each micro batch. close() gives the memory and the files back; so does the end
-    of the process.
+    A call that fails leaves the run as it was, unless it changes weights, buffers or states: then these are lost, and
+    the run is over. Calls of several threads come one after the other: there is one arena. For training a call is one
+    step and returns the loss; `step` takes one batch for each micro batch. close() gives the memory and the files back;
+    so does the end of the process.
     """
 
     def __init__(
@@ -88,17 +89,14 @@ class Runner:
             if self._executor is None:
                 raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
             executor, self._executor = self._executor, None
-            checked = False
             try:
-                result = executor.step(batches)
-                checked = True
-            except BadInput:
-                checked = not executor.begun
-                raise
+                return executor.step(batches)
             finally:
-                if checked:
+                if executor.begun and not self.changes_state:
+                    self._mover.abandon()
+                    executor.begun = False
+                if not executor.begun:
                     self._executor = executor
-            return result
 
     def outside(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> int:
         """One step, slowly: the most bytes that torch took beside the arena while one operator ran."""

@@ -112,6 +112,12 @@ class Tiers:
             for name, one in self._mover.lanes().items()
         }  # fmt: skip
 
+    def abandon(self) -> bool:
+        """After a run that ended half-way: whether the context is as it was before it."""
+        self._there.clear()  # is read anew
+        self._mover.abandon()
+        return self._kv_tier.abandon()
+
     def close(self) -> None:
         self._mover.close()
         self._kv_tier.close()
