@@ -316,15 +316,17 @@ def test_ids_out_of_range_are_an_error_and_the_run_goes_on() -> None:
         assert same([run(**batch("llama", 3)).logits], [model(**batch("llama", 3)).logits])
 
 
-def test_a_step_of_training_that_fails_half_way_ends_the_run() -> None:
+def test_a_step_of_training_that_fails_half_way_ends_the_run(tmp_path: Path) -> None:
     model = made("llama").train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with planned(model, batch("llama"), 0.5, optimizer=optimizer).load(model) as run:
         run(**batch("llama"))
         with pytest.raises(Interrupted), run._executor.watched(interrupting(50)):  # type: ignore[union-attr]
             run(**batch("llama"))
-        with pytest.raises(Closed, match="failed half-way"):
-            run(**batch("llama"))
+        for asked in (lambda: run(**batch("llama")), run.state_dict, lambda: run.save(tmp_path / "torn")):
+            with pytest.raises(Closed, match="failed half-way"):
+                asked()
+    assert not (tmp_path / "torn").exists()
 
 
 def test_replicas_share_the_weights(tmp_path: Path, home: Path) -> None:

@@ -85,17 +85,17 @@ class Runner:
 
     def step(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
         """One step, with (args, kwargs) of every micro batch."""
-        with self._alone:
-            if self._executor is None:
-                raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
-            executor, self._executor = self._executor, None
+        with self._open() as executor:
+            self._executor = None
             try:
                 return executor.step(batches)
             finally:
                 if executor.begun and not self.changes_state:
                     self._mover.abandon()
                     executor.begun = False
-                if not executor.begun:
+                if executor.begun:
+                    executor.close()  # its state is lost
+                else:
                     self._executor = executor
 
     def outside(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> int:
@@ -106,10 +106,8 @@ class Runner:
             nonlocal most
             most = max(most, taken_outside(one))
 
-        with self._open():
-            assert self._executor is not None
-            with self._executor.watched(run):
-                self.step(batches)
+        with self._open() as executor, executor.watched(run):
+            self.step(batches)
         return most
 
     def rebind(self, captured: Captured) -> None:
@@ -173,12 +171,12 @@ class Runner:
         self.close()
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[None]:
-        """No call, and no close(), is under way in here."""
+    def _open(self) -> Iterator[Executor]:
+        """No call, and no close(), is under way in here, and no step was left half done."""
         with self._alone:
-            if self._closed:
-                raise Closed("this run was closed: ask it before, or load the plan again")
-            yield
+            if self._executor is None:
+                raise Closed("this run was closed, or failed half-way so that its state is lost: load the plan again")
+            yield self._executor
 
     def _find_home(self, storage: Storage, changed: bool, shared: Shared | None) -> None:
         captured, homes, tier = self._captured, self._homes, self._plan.homes[storage.index]
