@@ -253,3 +253,114 @@ def test_wrap_refuses_another_shape_where_state_would_be_lost() -> None:
     with pytest.raises(BadInput, match="would be lost"):
         wrapped(torch.ones(3, 8))
     assert float(wrapped(torch.ones(4, 8))[0]) < losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("stay", [True, False])
+def test_results_that_are_read_on_and_inputs_that_are_changed_come_back(share: float, stay: bool) -> None:
+    def does(self: Any, x: Any) -> Any:
+        x.mul_(2)
+        first = self.layer(x)
+        second = self.other(first)
+        for _ in range(3):
+            second = self.layer(second).tanh()
+        return first, second + first, x * second
+
+    model, x = Does(does, 16), torch.randn(64, 16)
+    with planned(model, (x,), share, stay).load(model) as run, torch.no_grad():
+        for scale in (1, 2):
+            assert list(map(bits, run(x * scale))) == list(map(bits, model(x * scale)))
+
+
+def test_values_without_vectors_are_computed_without_them() -> None:
+    def does(self: Any, x: Any) -> Any:
+        square = self.layer(x).T @ x
+        return (
+            torch.linalg.svdvals(square),
+            torch.linalg.svd(square)[1],
+            torch.linalg.eigvalsh(square + square.T),
+            torch.linalg.eigh(square + square.T)[0],
+            torch.linalg.matrix_norm(square, "nuc"),
+        )
+
+    model = Does(does)
+    for _ in range(5):
+        x = torch.randn(9, 8)
+        with planned(model, (x,)).load(model) as run, torch.no_grad():
+            assert list(map(bits, run(x))) == list(map(bits, model(x)))
+        plan = planned(model, (x,), train=True, loss=lambda all_: sum(one.sum() for one in all_))
+        with plan.load(model) as run:
+            found, expected = run(x)[0], sum(one.sum() for one in model(x))
+            assert bits(found) == bits(expected)
+
+
+def test_gradient_of_the_largest_has_no_negative_zeros() -> None:
+    for reduce in (torch.max, torch.min, torch.median):
+        model, x = Does(lambda self, x, reduce=reduce: x.sum() - reduce(self.layer.weight)), torch.randn(4, 8)
+        model.zero_grad()
+        model(x).backward()
+        with planned(model, (x,), train=True, loss=lambda one: one).load(model) as run:
+            run(x)
+            assert all(bits(one) == bits(model.get_parameter(name).grad) for name, one in run.gradients().items())
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (lambda self, x: self.layer(x).prod(), "if a factor is 0"),
+        (lambda self, x: self.layer(x).prod(1).sum(), "if a factor is 0"),
+        (lambda self, x: self.layer(x).cumprod(1).sum(), "if a factor is 0"),
+        (
+            lambda self, x: F.cross_entropy(self.layer(x), x.argmax(1), self.seen, label_smoothing=0.1),
+            "not ignored",
+        ),
+    ],
+)
+def test_what_plain_torch_does_by_value_is_refused_though_tracing_has_another_way(does: Any, why: str) -> None:
+    with pytest.raises(CaptureFailed, match=why):
+        planned(Does(does), (torch.randn(4, 8),), train=True, loss=lambda one: one)
+
+
+def test_what_is_registered_when_a_model_is_called_is_refused() -> None:
+    def buffer(self: Any, x: Any) -> Any:
+        if not hasattr(self, "count"):
+            self.register_buffer("count", torch.zeros(8), persistent=False)
+        return self.layer(x) + self.count.add_(1)
+
+    def layer(self: Any, x: Any) -> Any:
+        if not hasattr(self, "count"):
+            self.count = nn.Linear(8, 8)
+        return self.count(self.layer(x))
+
+    def value(self: Any, x: Any) -> Any:
+        self.late = x.mean(0) if self.late is None else self.late + 1
+        return self.layer(x) + self.late
+
+    for does in (buffer, layer, value):
+        model, x = Does(does), torch.randn(4, 8)
+        model.register_buffer("late", None)
+        names = list(model.state_dict())
+        with pytest.raises(CaptureFailed, match="call it once before"):
+            planned(model, (x,))
+        assert list(model.state_dict()) == names
+        assert not hasattr(model, "count")
+        assert model.late is None
+        with torch.no_grad():
+            model(x)
+            plain = copy.deepcopy(model)
+            with planned(model, (x,)).load(model) as run:
+                assert [bits(run(x)) for _ in range(3)] == [bits(plain(x)) for _ in range(3)]
+
+
+def test_what_a_model_keeps_in_a_list_is_no_fake_afterwards() -> None:
+    def does(self: Any, x: Any) -> Any:
+        self.kept.append(self.layer(x))
+        self.named["last"] = self.kept[-1]
+        return self.kept[-1]
+
+    model = Does(does)
+    model.kept, model.named = [1], {"first": 2}
+    kept = model.kept
+    planned(model, (torch.randn(4, 8),))
+    assert kept is model.kept
+    assert (model.kept, model.named) == ([1], {"first": 2})

@@ -4,7 +4,8 @@ All that can be known before is done before: where a storage is, the tensors tha
 operator to call. At run time nothing is looked up or decided, and what ran is counted against the plan. Plans are
 proved right by `check_steps` when they are made or read, so they are not doubted here.
 
-Inputs are copied from the caller's tensors, outputs to new ones; all other storages are moved by a mover.
+Inputs are copied from the caller's tensors, outputs to new ones, and from these if they are needed again; all other
+storages are moved by a mover. So are inputs once the program has changed them.
 """
 
 from __future__ import annotations
@@ -60,9 +61,14 @@ class Bound(ABC):
     def _output(self, storage: int, offset: int) -> Instruction:
         """Copies a result out of the arena."""
 
+    @abstractmethod
+    def _output_again(self, storage: int, offset: int) -> Instruction:
+        """Copies a result that was handed out, and that another operator reads, back into the arena."""
+
     def _bind(self, steps: Iterable[Step]) -> None:
         at: dict[int, int] = {}
         storing: set[int] = set()
+        changed: set[int] = set()  # inputs whose bytes are not the caller's any more
         for step in steps:
             if isinstance(step, Run):
                 at.update(zip(self._program.ops[step.op].makes, step.offsets, strict=False))
@@ -70,9 +76,11 @@ class Bound(ABC):
             else:
                 if isinstance(step, Prefetch):
                     at[step.storage] = step.offset
-                self._instructions += self._moved(step, at[step.storage], step.storage in storing)
+                fed = self._program.storages[step.storage].kind == "input" and step.storage not in changed
+                self._instructions += self._moved(step, at[step.storage], fed, step.storage in storing)
                 if isinstance(step, Store):
                     storing.add(step.storage)
+                    changed.add(step.storage)
                 elif isinstance(step, Detach):
                     del at[step.storage]
                     storing.discard(step.storage)
@@ -80,22 +88,26 @@ class Bound(ABC):
             begin = getattr(self._mover, name)
             self._planned[count] = sum(function == begin for function, _, _ in self._instructions)
 
-    def _moved(self, step: Prefetch | Wait | Store | Detach, offset: int, storing: bool) -> list[Instruction]:
+    def _moved(
+        self, step: Prefetch | Wait | Store | Detach, offset: int, fed: bool, storing: bool
+    ) -> list[Instruction]:
         """Of a step: one, or none for what only matters to the plan."""
-        mover, storage, kind = self._mover, step.storage, self._program.storages[step.storage].kind
+        mover, storage, output = self._mover, step.storage, self._program.storages[step.storage].kind == "output"
         match step:
-            case Prefetch() if kind == "input":
+            case Prefetch() if fed:
                 return [self._input(storage, offset)]
+            case Prefetch() if output:
+                return [self._output_again(storage, offset)]
             case Prefetch():
                 return [(mover.begin_read, (storage, offset), {})]
             case Wait():
-                return [] if kind == "input" else [(mover.wait, (storage,), {})]
-            case Store() if kind == "output":
+                return [] if fed or output else [(mover.wait, (storage,), {})]
+            case Store() if output:
                 return [self._output(storage, offset)]
             case Store():
                 return [(mover.begin_write, (storage, offset), {})]
             case Detach():
-                return [(mover.wait_written, (storage,), {})] if storing and kind != "output" else []
+                return [(mover.wait_written, (storage,), {})] if storing and not output else []
 
     def _run(self) -> None:
         done, before = 0, self._counts()
@@ -118,4 +130,7 @@ class Bound(ABC):
 
     def _copied(self, storage: int, offset: int) -> Any:
         """The bytes of a storage, as they are now, in a tensor of its own."""
-        return self._arena[offset : offset + self._program.storages[storage].nbytes].clone()
+        return self._bytes(storage, offset).clone()
+
+    def _bytes(self, storage: int, offset: int) -> Any:
+        return self._arena[offset : offset + self._program.storages[storage].nbytes]

@@ -18,6 +18,7 @@ from typing import Any
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
 from openshelf.offload._captured import Captured, Draft, Inputs, finish, modules_of
+from openshelf.offload._composites import taken_apart_as_when_run
 from openshelf.offload._known import not_traced, really
 from openshelf.offload._record import NOT_THE_MODELS, Recorder, watch_modules
 from openshelf.offload._told import told
@@ -169,6 +170,7 @@ class _Fakes:
     parameters: dict[str, tuple[Any, Any]]  # name -> real, fake; one name for each parameter
     registered: list[tuple[dict[str, Any], str, Any, Any]]  # a module's table, name in it, real, fake
     attributes: list[tuple[str, dict[str, Any], dict[str, Any]]]  # a module's path, its __dict__, a copy from before
+    tables: list[tuple[str, Any, Any]]  # a module's path, what is registered there, a copy from before
 
 
 def _know_caches() -> None:
@@ -188,19 +190,24 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None, modules_of(model))
-    fakes, by_id = _Fakes({}, [], []), {}
+    fakes, by_id = _Fakes({}, [], [], []), {}
     values = computed_buffers(model)
     tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
     tensors += [(name, one, "buffer") for name, one in model.named_buffers(remove_duplicate=False)]
     with recorder.fakes:
         for name, tensor, kind in tensors:
+            if isinstance(tensor, fake_errors.FakeTensor):
+                raise BadInput(f"{name!r} is a fake tensor, which has no values: put it on the meta device, or the CPU")
             if id(tensor) not in by_id:
                 fake = by_id[id(tensor)] = _stand_in(recorder, recorder.bases, name, tensor, kind, values.get(name))
                 if kind == "weight":
                     fakes.parameters[name] = (tensor, fake)
             view = draft.views[name] = recorder.view(by_id[id(tensor)])
             names[view.storage] = (*names.get(view.storage, ()), name)
-    fakes.attributes += [(path, vars(module), dict(vars(module))) for path, module in model.named_modules()]
+    for path, module in model.named_modules():
+        tables = module._parameters, module._buffers, module._modules, module._non_persistent_buffers_set
+        fakes.tables += [(path, table, table.copy()) for table in tables]
+        fakes.attributes.append((path, vars(module), {name: _copy(value) for name, value in vars(module).items()}))
     fakes.registered += [
         (table, name, tensor, by_id[id(tensor)])
         for module in model.modules()
@@ -212,22 +219,39 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     try:
         for table, name, _, fake in fakes.registered:
             table[name] = fake
-        with recorder.fakes, not_traced(), recorder.draws.watched():
+        with recorder.fakes, not_traced(), recorder.draws.watched(), taken_apart_as_when_run():
             yield recorder, draft, fakes
     except OpenshelfError:
         raise
     except Exception as error:
         raise CaptureFailed(_why(recorder, error)) from error
     finally:
-        for table, name, tensor, _ in fakes.registered:
-            table[name] = tensor
+        for _, table, before in fakes.tables:
+            table.clear()
+            table.update(before)
         for _, table, before in fakes.attributes:
             for name in [name for name, value in table.items() if _has_fakes(value)]:
-                if name in before:
-                    table[name] = before[name]
-                else:
-                    del table[name]
+                _put_back(table, name, before)
         unwatch()
+
+
+def _copy(value: Any) -> Any:
+    """A list or dict may be changed in place by the model."""
+    return value.copy() if type(value) in (list, dict) else value
+
+
+def _put_back(table: dict[str, Any], name: str, before: dict[str, Any]) -> None:
+    """What an attribute held before, in the list or dict that it is."""
+    value = table[name]
+    if name not in before:
+        del table[name]
+    elif type(value) is type(before[name]) is list:
+        value[:] = before[name]
+    elif type(value) is type(before[name]) is dict:
+        value.clear()
+        value.update(before[name])
+    else:
+        table[name] = before[name]
 
 
 def _has_fakes(value: Any) -> bool:
@@ -236,6 +260,13 @@ def _has_fakes(value: Any) -> bool:
 
 def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
     """A buffer that was given another tensor: the program changes it in place. Other state of a model is refused."""
+    for path, table, before in fakes.tables:
+        names = [name for name in table if isinstance(table, dict) and table[name] is not None]
+        if added := [name for name in names if before.get(name) is None]:
+            raise CaptureFailed(
+                f"{path or 'the model'} registers {', '.join(map(repr, added))} when it is called, so that it may do "
+                "something else the next time: call it once before it is planned, or register it when it is made"
+            )
     given: list[tuple[str, Any, Any]] = [
         (name, fake, table.get(name)) for table, name, _, fake in fakes.registered if table.get(name) is not fake
     ]

@@ -91,6 +91,9 @@ class Executor(Bound):
     def _output(self, storage: int, offset: int) -> Instruction:
         return self._hand_out, (storage, offset), {}
 
+    def _output_again(self, storage: int, offset: int) -> Instruction:
+        return self._take_back, (storage, self._bytes(storage, offset)), {}
+
     def _tensor(self, view: View, offset: int) -> Any:
         """The tensor of a view of a storage at `offset` in the arena. Aligned: offsets are multiples of 64."""
         tensor = self._views.get((offset, view))
@@ -120,6 +123,9 @@ class Executor(Bound):
 
     def _hand_out(self, storage: int, offset: int) -> None:
         self._handed[storage] = self._copied(storage, offset)
+
+    def _take_back(self, storage: int, into: Any) -> None:
+        into.copy_(self._handed[storage])
 
     def _handed_out(self, view: View) -> Any:
         return torch.as_strided(self._handed[view.storage].view(view.dtype), view.shape, view.strides, view.offset)

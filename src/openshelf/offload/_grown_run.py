@@ -82,6 +82,9 @@ class GrownRun(Bound):
     def _output(self, storage: int, offset: int) -> Instruction:
         return self._hand_out, (storage, offset), {}
 
+    def _output_again(self, storage: int, offset: int) -> Instruction:
+        return self._take_back, (self._bytes(storage, offset),), {}
+
     def _made(self, call: Call, offsets: Mapping[int, int]) -> Instruction:
         return instruction(call, lambda view: self._tensor(view, offsets[view.storage]), _no_scratch) or _NOTHING
 
@@ -117,6 +120,9 @@ class GrownRun(Bound):
 
     def _hand_out(self, storage: int, offset: int) -> None:
         self._handed = self._copied(storage, offset)
+
+    def _take_back(self, into: Any) -> None:
+        into.copy_(self._handed)
 
 
 def _nothing() -> None:

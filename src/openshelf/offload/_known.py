@@ -50,7 +50,8 @@ class Known:
         for view, value in zip(makes, result if isinstance(result, (list, tuple)) else (result,), strict=True):
             assert view is not None
             self.tell(view, value)
-            self._values[view.storage] = (self._values[view.storage][0], sources)
+            if view.storage in self._values:  # a small result may be a view of something large
+                self._values[view.storage] = (self._values[view.storage][0], sources)
 
     def scalar(self, view: View) -> Any:
         """The one element of a view as a Python number; None if it is not known."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View
+from openshelf.offload._composites import check_backward, masks
 from openshelf.offload._draws import Draws
 from openshelf.offload._fakes import FAKES
 from openshelf.offload._known import Known, really
@@ -116,8 +117,14 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func, args = aten.clone.default, args[:1]  # the program takes a copy, which may be changed
         args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs))
-        if torch._C._current_autograd_node() is None:
+        node = torch._C._current_autograd_node()
+        if node is None:
             self._nodes[torch.autograd._get_sequence_nr() - 1] = self.where()
+        else:
+            check_backward(node, self.where())
+            if masks(func, node, args):
+                with self:
+                    return torch.where(args[0], args[1], 0.0)
         taken = self._views((args, kwargs))
         if func is aten._local_scalar_dense.default:
             value = self.known.scalar(taken[0][0])

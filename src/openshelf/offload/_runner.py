@@ -65,7 +65,7 @@ class Runner:
         self._homes = Homes(folder, _dram(plan, stored))
         shared = shared_of(packed) if share else None
         for storage in plan.program.storages:
-            if storage.kind not in ("input", "output") and (storage.given or storage.index in stored):
+            if _has_home(storage, stored):
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
         self._arena = arena or DeviceArena(max(plan.peak, 4096))
@@ -184,6 +184,8 @@ class Runner:
         if index in captured.values and name not in self._packed.tensors:
             homes.room(index, storage.name, storage.nbytes, tier)
             homes.put(index, memoryview(bytes_of(captured.values[index]).numpy()))
+        elif storage.kind == "input":
+            homes.room(index, storage.name, storage.nbytes, tier)
         elif not storage.given or (index in captured.states and name not in self._packed.tensors):
             steps = captured.updates.step if captured.updates is not None and self._resumed else 0
             if storage.given and steps:
@@ -243,8 +245,13 @@ def _dram(plan: Plan, stored: set[int]) -> int:
     return sum(
         sectors(storage.nbytes)
         for storage, home in zip(plan.program.storages, plan.homes, strict=True)
-        if home == "dram" and storage.kind not in ("input", "output") and (storage.given or storage.index in stored)
+        if home == "dram" and _has_home(storage, stored)
     )
+
+
+def _has_home(storage: Storage, stored: set[int]) -> bool:
+    """Inputs have one if they are changed, and leave the arena: they come from the caller, outputs go there."""
+    return storage.kind != "output" and (storage.index in stored or (storage.given and storage.kind != "input"))
 
 
 def state_of(model: Any) -> dict[str, Any]:
