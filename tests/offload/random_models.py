@@ -78,7 +78,7 @@ class Drawn:
 
 
 def random_model(seed: int) -> Drawn:
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         for attempt in itertools.count():

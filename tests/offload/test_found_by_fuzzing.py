@@ -310,6 +310,8 @@ def test_gradient_of_the_largest_has_no_negative_zeros() -> None:
         (lambda self, x: self.layer(x).prod(), "if a factor is 0"),
         (lambda self, x: self.layer(x).prod(1).sum(), "if a factor is 0"),
         (lambda self, x: self.layer(x).cumprod(1).sum(), "if a factor is 0"),
+        (lambda self, x: self.other(self.layer(x).sgn()).sum(), "use sign"),
+        (lambda self, x: self.layer(x).t().sgn().sum(), "use sign"),
         (
             lambda self, x: F.cross_entropy(self.layer(x), x.argmax(1), self.seen, label_smoothing=0.1),
             "not ignored",
@@ -364,3 +366,39 @@ def test_what_a_model_keeps_in_a_list_is_no_fake_afterwards() -> None:
     planned(model, (torch.randn(4, 8),))
     assert kept is model.kept
     assert (model.kept, model.named) == ([1], {"first": 2})
+
+
+@pytest.mark.filterwarnings("ignore:An output")
+@pytest.mark.parametrize("size", [(0,), (4, 1), (8, 8)])
+def test_out_that_is_resized_is_refused(size: tuple[int, ...]) -> None:
+    model = Does(lambda self, x: torch.mul(x, 2, out=torch.empty(size)) + 1)
+    with pytest.raises(CaptureFailed, match="the size of a tensor"):
+        planned(model, (torch.randn(4, 8),))
+
+
+def test_parameters_that_have_no_shape_yet_are_refused() -> None:
+    model, x = nn.LazyLinear(8), torch.randn(4, 8)
+    with pytest.raises(BadInput, match="call the model once"):
+        planned(model, (x,))
+    model(x)
+    with planned(model, (x,)).load(model) as run, torch.no_grad():
+        assert bits(run(x)) == bits(model(x))
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda self, x: torch.copysign(x, self.seen),
+        lambda self, x: torch.div(x * 100, self.other.bias + 1, rounding_mode="floor"),
+        lambda self, x: F.channel_shuffle(x, 2),
+        lambda self, x: F.pad(x, (1, 1, 1, 1), "reflect"),
+        lambda self, x: F.batch_norm(x, None, None, training=True),
+    ],
+)
+def test_results_lie_as_kernels_lay_them_out_not_as_fake_forms_do(does: Any) -> None:
+    """An image by channels: a sum adds up in the order of memory."""
+    model = Does(lambda self, x: (does(self, x * self.layer.weight[0]) * 1.3).mean() + self.layer.bias.mean())
+    x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
+    batches = [(x,), (x * 1.1,), (x * 1.3,)]
+    plan = planned(model, batches[0], 0.0, optimizer=adam(model.parameters()), loss=lambda one: one)
+    assert_trains_as_plain(plan, model, batches, lambda one: one, adam)

@@ -198,6 +198,8 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
         for name, tensor, kind in tensors:
             if isinstance(tensor, fake_errors.FakeTensor):
                 raise BadInput(f"{name!r} is a fake tensor, which has no values: put it on the meta device, or the CPU")
+            if torch.nn.parameter.is_lazy(tensor):
+                raise BadInput(f"{name!r} has no shape yet: call the model once before it is planned")
             if id(tensor) not in by_id:
                 fake = by_id[id(tensor)] = _stand_in(recorder, recorder.bases, name, tensor, kind, values.get(name))
                 if kind == "weight":

@@ -18,8 +18,16 @@ from openshelf.offload._torch import torch
 
 aten: Any = torch.ops.aten
 
-# Backward looks for zeros, and without any divides the product by each factor.
-REFUSED_BACKWARD = {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
+_PRODUCT = (
+    "the gradient of prod and cumprod is computed in another way if a factor is 0, so it depends on the values of "
+    "tensors: use exp of a sum of logarithms, or a product of select()s"
+)
+REFUSED_BACKWARD = {
+    "ProdBackward0": _PRODUCT,
+    "ProdBackward1": _PRODUCT,
+    "CumprodBackward0": _PRODUCT,
+    "SgnBackward0": "the gradient of sgn is a zero without memory, which has no place in an arena: use sign",
+}
 # Of one element of all: backward multiplies its gradient by a mask, where plain tensors are filled: -0.0, not 0.0.
 MASKED_BACKWARD = {"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"}
 
@@ -72,11 +80,9 @@ def taken_apart_as_when_run() -> Iterator[None]:
 
 
 def check_backward(node: Any, where: str) -> None:
-    if node.name() in REFUSED_BACKWARD:
-        raise CaptureFailed(
-            f"{where}: the gradient of prod and cumprod is computed in another way if a factor is 0, so it depends on "
-            "the values of tensors: use exp of a sum of logarithms, or a product of select()s"
-        )
+    why = REFUSED_BACKWARD.get(node.name())
+    if why is not None:
+        raise CaptureFailed(f"{where}: {why}")
 
 
 def masks(func: Any, node: Any, args: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View, map_views
+from openshelf.offload._fakes import OtherStrides, key_of
 from openshelf.offload._torch import torch
 from openshelf.offload._update import Update
 
@@ -149,7 +150,7 @@ def _copying(call: Call, outs: list[Any]) -> Callable[..., None]:
         nonlocal checked
         result = kernel(*args, **kwargs)
         if not checked:
-            _check(call, pairs, result if several else (result,))
+            check_results(call, pairs, result if several else (result,))
             checked = True
         if not several:
             outs[0].copy_(result)
@@ -161,8 +162,9 @@ def _copying(call: Call, outs: list[Any]) -> Callable[..., None]:
     return run
 
 
-def _check(call: Call, pairs: list[tuple[int, Any]], results: Any) -> None:
+def check_results(call: Call, pairs: list[tuple[int, Any]], results: Any) -> None:
     """Shapes and strides follow from those of the arguments, so that once is enough."""
+    strides, why = {}, ""
     for number, out in pairs:
         made = results[number]
         if made is None:
@@ -172,12 +174,18 @@ def _check(call: Call, pairs: list[tuple[int, Any]], results: Any) -> None:
                 f"{call.where}: {call.name} gives no result {number} when it runs, one was captured, and another "
                 "operator reads it: the operator's fake form differs from the real one"
             )
-        if (made.shape, made.dtype, _distances(made)) != (out.shape, out.dtype, _distances(out)):
-            raise CaptureFailed(
+        same = (made.shape, made.dtype) == (out.shape, out.dtype)
+        if not same or (made.numel() and _distances(made) != _distances(out)):
+            why = (
                 f"{call.where}: result {number} of {call.name} has shape {tuple(made.shape)}, strides {made.stride()}, "
                 f"{made.dtype}; captured were {tuple(out.shape)}, {out.stride()}, {out.dtype}: the operator's fake "
                 "form differs from the real one"
             )
+            if not same:
+                raise CaptureFailed(why)
+            strides[number] = tuple(made.stride())
+    if strides:
+        raise OtherStrides(why, {key_of(call.kernel, (call.args, call.kwargs)): strides})
 
 
 def _distances(tensor: Any) -> list[int]:

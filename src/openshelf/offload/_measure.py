@@ -13,17 +13,19 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
-from openshelf.offload._call import Call, View, views_of
+from openshelf.offload._call import Call, View, map_views, views_of
 from openshelf.offload._captured import Captured
-from openshelf.offload._kernels import Instruction, instruction, span, workspace_of
+from openshelf.offload._fakes import OtherStrides
+from openshelf.offload._kernels import Instruction, check_results, instruction, span, workspace_of
 from openshelf.offload._lifetimes import padded
 from openshelf.offload._told import told
 from openshelf.offload._torch import torch
@@ -43,20 +45,27 @@ def measure(captured: Captured, rounds: int = 5) -> Captured:
     signatures = [call.signature for call in captured.calls]
     outside: dict[Any, int] = {}
     unknown: set[Any] = set()
+    other: dict[Any, Any] = {}
     taken: dict[Any, list[float]] = {signature: [] for signature in signatures}
     with generators_as_before(captured), torch.no_grad():
         made = _made(captured, signatures)
         calls = dict(zip(signatures, captured.calls, strict=True))
-        for signature, before, one, _ in made:
+        for signature, before, one, _, plainly in made:
             if signature not in outside:
                 _set(before)
                 try:
+                    plainly()
                     outside[signature] = taken_outside(one) if one else 0
+                except OtherStrides as error:
+                    outside[signature], why = 0, str(error)
+                    other.update(error.found)
                 except RuntimeError:  # made-up values are not what it expects
                     outside[signature] = workspace_of(calls[signature])[1]
                     unknown.add(signature)
                 else:
                     _check_forms(calls[signature], one)
+        if other:
+            raise OtherStrides(why, other)
         made = [one for one in made if one[0] not in unknown]
         _round(made)  # warms up
         begun = time.perf_counter()
@@ -92,7 +101,8 @@ def generators_as_before(captured: Captured) -> Iterator[None]:
 
 
 Values = list[tuple[Any, Any]]  # tensors, and what they are set to
-Made = tuple[Any, Values, Instruction | None, Values]  # signature; before; what is run; after
+# Signature; before; what is run; after; what checks that torch itself would make results of the same strides.
+Made = tuple[Any, Values, Instruction | None, Values, Callable[[], None]]
 
 
 def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
@@ -115,7 +125,8 @@ def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
         if runs[signature] <= SAME:
             places = ring.places({storage: sizes[storage] for storage in storages})
             one = _bound(call, arena, places, ring.nbytes)
-            made.append((signature, _integers(call, arena, places), one, _floats(call, arena, places)))
+            before, after = _integers(call, arena, places), _floats(call, arena, places)
+            made.append((signature, before, one, after, functools.partial(_check_plain, call, arena, places)))
     return made
 
 
@@ -197,6 +208,17 @@ def _at(arena: Any, offset: int, view: View) -> Any:
     return torch.empty(0, dtype=view.dtype).set_(room.untyped_storage(), view.offset, view.shape, view.strides)
 
 
+def _check_plain(call: Call, arena: Any, places: dict[int, int]) -> None:
+    """A kernel that is given where to write does as it is told: would it have chosen the strides that were captured?"""
+    pairs = [
+        (number, _at(arena, places[view.storage], view)) for number, view in enumerate(call.makes) if view is not None
+    ]
+    if pairs and not call.changes:
+        args, kwargs = map_views((call.args, call.kwargs), lambda view: _at(arena, places[view.storage], view))
+        result = call.kernel(*args, **kwargs)
+        check_results(call, pairs, result if isinstance(result, (list, tuple)) else (result,))
+
+
 def _check_forms(call: Call, made: Instruction | None) -> None:
     """A kernel that was given where to write must have left shape and strides as they are."""
     wanted = [view for view in call.makes if view is not None]
@@ -213,7 +235,7 @@ def _check_forms(call: Call, made: Instruction | None) -> None:
 def _round(made: list[Made]) -> dict[Any, list[float]]:
     seconds: dict[Any, list[float]] = collections.defaultdict(list)
     clock = time.perf_counter
-    for signature, before, one, after in made:
+    for signature, before, one, after, _ in made:
         if one is None:
             seconds[signature].append(0.0)
             continue

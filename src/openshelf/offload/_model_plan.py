@@ -12,6 +12,7 @@ from openshelf.offload._calibrate import calibrate
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
 from openshelf.offload._compared import Check, compare
+from openshelf.offload._fakes import OtherStrides, learn
 from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._measure import measure
 from openshelf.offload._plan import Plan, make_plan
@@ -95,10 +96,11 @@ def plan(
     room, host = parse_size(budget), 0 if str(dram).strip() == "0" else parse_size(dram)
     args, kwargs = arguments_of(inputs)
     if optimizer is not None or train or loss is not None:
-        captured = capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
+        captured = _measured(
+            lambda: capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
+        )
     else:
-        captured = capture(model, args, kwargs)
-    captured = measure(captured)
+        captured = _measured(lambda: capture(model, args, kwargs))
     outside, known = max(captured.outside, default=0), lifetimes(captured.program)
     if room < known.least + outside:
         op = captured.program.ops[known.tightest]
@@ -111,6 +113,16 @@ def plan(
         captured.program, room - outside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
+
+
+def _measured(record: Callable[[], Captured]) -> Captured:
+    """Captured once more if kernels lay results out otherwise than their fake forms did."""
+    while True:
+        try:
+            return measure(record())
+        except OtherStrides as error:
+            if not learn(error.found):
+                raise
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,9 +19,9 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload._call import Call, View
-from openshelf.offload._composites import check_backward, masks
+from openshelf.offload._composites import REFUSED_BACKWARD, check_backward, masks
 from openshelf.offload._draws import Draws
-from openshelf.offload._fakes import FAKES
+from openshelf.offload._fakes import FAKES, laid_out
 from openshelf.offload._known import Known, really
 from openshelf.offload._program import Kind, Phase
 from openshelf.offload._torch import torch
@@ -113,7 +113,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func._schema.name in RESHAPES_STORAGE:
-            raise CaptureFailed(f"{self.where()}: {func} changes the size of a storage, a plan needs it fixed")
+            raise CaptureFailed(f"{self.where()}: {func} changes the size of a tensor, a plan needs it fixed")
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func, args = aten.clone.default, args[:1]  # the program takes a copy, which may be changed
         args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs))
@@ -130,13 +130,30 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             value = self.known.scalar(taken[0][0])
             if value is not None:
                 return value
-        result = FAKES.get(func, func)(*args, **kwargs)
+        result = laid_out(func, taken, FAKES.get(func, func)(*args, **kwargs))
+        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+            self._need_same_sizes(func, (args, kwargs), taken)
         self._record(func, taken, result)
         return result
+
+    def _need_same_sizes(self, func: Any, tensors: Any, taken: Any) -> None:
+        """An `out` of another shape is resized, silently if it is empty."""
+        sizes = [
+            (one.untyped_storage().nbytes(), self.stored[self.view(one).storage].nbytes)
+            for one in torch.utils._pytree.tree_leaves(tensors)
+            if isinstance(one, torch.Tensor)
+        ]
+        if any(now != before for now, before in sizes) or self._views(tensors) != taken:
+            raise CaptureFailed(
+                f"{self.where()}: {func} changes the size of a tensor, a plan needs it fixed: give `out` one of the "
+                "result's shape"
+            )
 
     def _fake(self, tensor: Any) -> Any:
         if isinstance(tensor, FakeTensor):
             return tensor
+        if tensor._is_zerotensor():
+            raise CaptureFailed(f"{self.where()}: {REFUSED_BACKWARD['SgnBackward0']}")
         if self.training and tensor.requires_grad:
             raise CaptureFailed(
                 f"{self.where()}: a tensor of shape {tuple(tensor.shape)} requires gradients and is not found among "
