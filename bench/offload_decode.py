@@ -88,12 +88,15 @@ def transfers(run: offload.Decoder, length: int) -> Callable[[], float]:
     kinds = run.plan(length).program.storages
     reads = [step for step in steps if kinds[step.storage].kind != "input"]
 
+    tiers = run._tiers
+    assert tiers is not None
+
     def move() -> float:
         begin = time.perf_counter()
         for step in reads:
-            run._tiers.begin_read(step.storage, step.offset)
+            tiers.begin_read(step.storage, step.offset)
         for step in reads:
-            run._tiers.wait(step.storage)
+            tiers.wait(step.storage)
         return time.perf_counter() - begin
 
     return move

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -195,6 +198,48 @@ def test_a_closed_run_gives_its_arena_back_at_once() -> None:
         gc.enable()
     with pytest.raises(Closed, match="closed"):
         run.state_dict()
+
+
+def test_closed_runs_give_back_host_memory_and_files_while_they_are_held() -> None:
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).eval()
+    plan = offload.plan(model, torch.ones(4, 1024), "16MiB", dram="1GiB", **OPTIONS)
+    plan.load(model).close()
+    before, files, held = resident(), os.listdir("/proc/self/fd"), []
+    for _ in range(4):
+        held.append(plan.load(model))
+        held[-1](torch.ones(4, 1024))
+        held[-1].close()
+    assert resident() - before < 48 << 20  # each has 96 MiB in host memory
+    assert len(os.listdir("/proc/self/fd")) == len(files)
+
+
+def test_saving_holds_one_tensor_in_memory_at_a_time(tmp_path: Path) -> None:
+    program = """
+import sys, torch
+from openshelf import offload
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(24)))  # 96 MiB, 288 with states
+x, lane = torch.ones(4, 1024), offload.Lane(1e9)
+optimizer = torch.optim.AdamW(model.parameters())
+plan = offload.plan(model, x, "24MiB", optimizer=optimizer, loss=lambda one: one.square().mean(), time_limit=0.1,
+                    cache=False, fabric=offload.Rates(lane, lane, lane, lane))
+run = plan.load(model)
+run(x)
+run.save(sys.argv[1])  # takes what is taken once
+open("/proc/self/clear_refs", "w").write("5")
+status = lambda key: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
+before = status("VmRSS")
+run.save(sys.argv[1])
+print((status("VmHWM") - before) >> 10)
+state = run.state_dict()
+with plan.load(sys.argv[1]) as again:
+    assert all(torch.equal(one, state[name]) for name, one in again.state_dict().items())
+    assert torch.equal(again(x)[0], run(x)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "saved")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 64
+    assert (tmp_path / "saved").stat().st_size > 288 << 20
 
 
 def test_a_plan_loaded_in_inference_mode_is_called_outside_of_it() -> None:

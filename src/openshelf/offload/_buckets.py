@@ -56,15 +56,18 @@ class Buckets:
         self._plans: dict[int, Plan] = {}
         self.plan(self.longest)
         self._packed = packed(lengths.captured)
-        self._arena = DeviceArena(max(4096, self._room))
+        self._arena: DeviceArena | None = None
         self._loaded: tuple[int, int, Runner] | None = None  # bucket, length
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         length = self._length(args, kwargs)
         bucket = self._bucket(length)
         if self._loaded is None or self._loaded[0] != bucket:
-            self.close()
+            self._unload()
             captured, plan = self._at(bucket, bucket), self.plan(length)
+            if self._arena is None or self._arena.nbytes < plan.peak:
+                self._arena = None  # the old one goes first
+                self._arena = DeviceArena(max(plan.peak, 4096))
             run = Runner(captured, plan, self._packed, folder=self._folder, arena=self._arena)
             self._loaded = (bucket, bucket, run)
         if self._loaded[1] != length:
@@ -80,7 +83,11 @@ class Buckets:
         return self._plans[bucket]
 
     def close(self) -> None:
-        """Ends transfers and gives back files; the next call takes them again."""
+        """Ends transfers and gives back memory and files; the next call takes them again."""
+        self._unload()
+        self._arena = None
+
+    def _unload(self) -> None:
         if self._loaded is not None:
             self._loaded[2].close()
             self._loaded = None
@@ -93,7 +100,8 @@ class Buckets:
 
     def _length(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Of the first tensor whose shape grows with it; all others are compared when the model runs."""
-        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        (inputs,) = self._lengths.captured.inputs
+        leaves = torch.utils._pytree.tree_leaves((args, inputs.in_order(kwargs)))
         for leaf, expected in zip(leaves, self._lengths.inputs, strict=False):
             if not isinstance(expected, View) or not isinstance(leaf, torch.Tensor):
                 continue

@@ -43,14 +43,18 @@ class Inputs:
     names: tuple[str, ...]
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
 
-    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
-        """The tensor for each input storage; BadInput unless these arguments are like those captured."""
+    def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Keyword arguments in the order of the capture."""
         if kwargs.keys() != set(self.names):
             raise BadInput(
                 f"this was captured for the keyword arguments {', '.join(self.names) or '(none)'}, got "
                 f"{', '.join(kwargs) or '(none)'}: capture these too"
             )
-        leaves, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in self.names}))
+        return {name: kwargs[name] for name in self.names}
+
+    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
+        """The tensor for each input storage; BadInput unless these arguments are like those captured."""
+        leaves, tree = pytree.tree_flatten((args, self.in_order(kwargs)))
         if tree != self.tree:
             raise BadInput(f"this was captured for arguments of the form {self.tree}, got {tree}: capture these too")
         found = {}

@@ -75,7 +75,7 @@ class Decoder:
         packed = packed_from(self._growths[NEXT].lengths.captured, model if weights is None else weights, folder)
         self._arena = DeviceArena(arena)
         tier = KVTier(growing.shapes, self._up(longest), kv, self._arena, folder)
-        self._tiers = Tiers(packed, self._growths, self._arena, tier, folder)
+        self._tiers: Tiers | None = Tiers(packed, self._growths, self._arena, tier, folder)
         self._usable = True
 
     def prefill(self, tokens: Any) -> Any:
@@ -138,17 +138,26 @@ class Decoder:
     @property
     def settled(self) -> int:
         """Bytes that were brought to where they stay in the arena: when a program first runs, or a bucket is left."""
-        return self._tiers.settled
+        return self._need_open().settled
 
     def lanes(self) -> dict[str, Lane]:
         """What each lane has moved, and how long it was busy."""
-        return self._tiers.lanes()
+        return self._need_open().lanes()
 
     def close(self) -> None:
         """Ends transfers and gives back memory and files; a second call does nothing."""
-        self._usable = False
-        self._runs.clear()
-        self._tiers.close()
+        tiers, self._tiers, self._usable = self._tiers, None, False
+        if tiers is not None:
+            tiers.close()
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+            del self._arena
+
+    def _need_open(self) -> Tiers:
+        if self._tiers is None:
+            raise Closed("this was closed: ask it before, or call decode() again")
+        return self._tiers
 
     def __enter__(self) -> Decoder:
         return self
@@ -157,20 +166,21 @@ class Decoder:
         self.close()
 
     def _run(self, name: str, ids: Any) -> Any:
+        tiers = self._need_open()
         if not self._usable:
-            raise Closed("this was closed, or failed half-way so that its state is lost: call decode() again")
+            raise Closed("this failed half-way so that its state is lost: call decode() again")
         past, tokens = self.length, ids.shape[1]
         room = self._room(past + tokens)
         grown = self._plan(name, room)
         self._usable, whole = False, False
         try:
-            self._tiers.begin(name, grown, past, tokens)
+            tiers.begin(name, grown, past, tokens)
             if (name, room) not in self._runs:
-                self._runs[name, room] = GrownRun(grown, self.longest, as_tensor(self._arena), self._tiers)
+                self._runs[name, room] = GrownRun(grown, self.longest, as_tensor(self._arena), tiers)
             logits = self._runs[name, room].run(tokens if name == FIRST else past, ids)
             whole = True
         finally:
-            self._usable = whole or self._tiers.abandon()
+            self._usable = whole or tiers.abandon()
         self.length = past + tokens
         return logits
 

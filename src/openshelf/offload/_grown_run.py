@@ -56,6 +56,12 @@ class GrownRun(Bound):
         self._ids = self._handed = None
         return torch.as_strided(handed.view(view.dtype), view.shape, view.strides, view.offset)
 
+    def close(self) -> None:
+        super().close()
+        del self._append
+        for held in (self._views, self._growing, self._anew):
+            held.clear()
+
     def _grow(self, length: int) -> None:
         for tensor, offset, view in self._growing:
             self._set(tensor, offset, at(view, length))

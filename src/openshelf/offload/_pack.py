@@ -56,6 +56,13 @@ def pack_state(
     return _packed(_folder(folder), name, digest.digest(), lambda: (sources, tensors), (WrongVersion, Corrupt))
 
 
+def pack_sources(
+    sources: list[Source], tensors: dict[str, form.PackedTensor], *, folder: Path | str, name: str
+) -> Packed:
+    """Packs storages that are read as they are written, one after the other, in the place of a file of that name."""
+    return _packed(Path(folder), name, os.urandom(32), lambda: (sources, tensors), (WrongVersion, Corrupt))
+
+
 def pack_shards(
     source: Path | str,
     order: Sequence[str] = (),

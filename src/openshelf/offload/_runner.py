@@ -10,7 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from openshelf.offload._homes import Homes
 from openshelf.offload._kernels import Instruction
 from openshelf.offload._measure import taken_outside
 from openshelf.offload._mover import Lane, Mover
-from openshelf.offload._pack import pack_state
+from openshelf.offload._pack import pack_sources, pack_state
+from openshelf.offload._pack_write import Source
 from openshelf.offload._packed import Packed
+from openshelf.offload._packed_format import PackedTensor
 from openshelf.offload._plan import Plan
 from openshelf.offload._program import Storage
 from openshelf.offload._shared import Shared, shared_of
@@ -33,6 +35,35 @@ from openshelf.offload._steps import Store
 from openshelf.offload._torch import bytes_of, torch
 
 WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its tensors
+
+
+_STEPS = -1  # the number of steps that were done, as if it were a storage
+
+
+class _Saved:
+    """What a checkpoint has: storages once, however many tensors are in them, read when their turn comes."""
+
+    def __init__(self, value: Callable[[int], Any]) -> None:
+        self.sources: list[Source] = []
+        self.tensors: dict[str, PackedTensor] = {}
+        self._value, self._numbers = value, dict[int, int]()
+        self._bytes: Any = None
+
+    def add(self, name: str, storage: int, nbytes: int, view: View | None = None) -> None:
+        number = self._numbers.setdefault(storage, len(self.sources))
+        if number == len(self.sources):
+            self.sources.append(Source(name, nbytes, lambda room, at: self._fill(storage, room, at)))
+        if view is None:
+            self.tensors[name] = PackedTensor(number, "uint8", (nbytes,), (1,))
+        else:
+            kind, offset = str(view.dtype).removeprefix("torch."), view.offset * view.dtype.itemsize
+            self.tensors[name] = PackedTensor(number, kind, view.shape, view.strides, offset)
+
+    def _fill(self, storage: int, room: memoryview, at: int) -> None:
+        if at == 0:
+            self._bytes = None  # one at a time
+            self._bytes = self._value(storage).numpy()
+        room[:] = self._bytes[at : at + len(room)]
 
 
 class Runner:
@@ -129,16 +160,16 @@ class Runner:
         """A checkpoint that `plan.load(path)` goes on from: weights, states of the optimizer, count of steps."""
         path = Path(path)
         with self._open():
-            tensors = {WEIGHT + name: tensor for name, tensor in self.state_dict().items()}
             changed = {one for op in self._plan.program.ops for one in op.changes}
-            for index in changed & self._captured.values.keys():  # buffers that no checkpoint of the model has
-                for name in self._captured.names.get(index, ()):
-                    tensors[WEIGHT + name] = self._tensor(self._captured.views[name])
+            wanted = set(self._homes) - (self._captured.values.keys() - changed)  # others are not in checkpoints
+            saved = _Saved(self._value)
+            for name, view in self._captured.views.items():
+                if view.storage in wanted:
+                    saved.add(WEIGHT + name, view.storage, self._plan.program.storages[view.storage].nbytes, view)
             for storage, (name, state) in self._captured.states.items():
-                tensors[f"{STATE}{name}:{state}"] = self._value(storage)
-            updates = self._captured.updates
-            tensors[STEP] = torch.tensor([0 if updates is None else updates.step])
-        pack_state(tensors, folder=path.parent, name=path.name)
+                saved.add(f"{STATE}{name}:{state}", storage, self._plan.program.storages[storage].nbytes)
+            saved.add(STEP, _STEPS, 8)
+            pack_sources(saved.sources, saved.tensors, folder=path.parent, name=path.name)
 
     @property
     def changes_state(self) -> bool:
@@ -162,7 +193,7 @@ class Runner:
             finally:
                 if executor is not None:
                     executor.close()
-                del self._bytes, self._arena, self._mover
+                del self._bytes, self._arena, self._mover, self._homes, self._packed
 
     def __enter__(self) -> Runner:
         return self
@@ -234,6 +265,9 @@ class Runner:
 
     def _value(self, storage: int) -> Any:
         """A copy of its bytes as they are now: in the arena if it stays there, else at home."""
+        if storage == _STEPS:
+            updates = self._captured.updates
+            return torch.tensor([0 if updates is None else updates.step]).view(torch.uint8)
         offset = self._plan.stays.get(storage)
         if offset is None:
             return torch.from_numpy(self._homes.value(storage))
