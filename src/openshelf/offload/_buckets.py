@@ -47,11 +47,12 @@ class Buckets:
         low, high = measure(lengths.low), measure(lengths.captured)
         self.longest, self._lengths, self._folder = lengths.longest, lengths, folder
         self._seconds = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
-        outside = max(high.outside, default=0)
-        self._room = budget - outside
+        self.outside = max(high.outside, default=0)
+        self._room = budget - self.outside
         if self._room <= 0:
-            raise NoRoom(f"a budget of {format_size(budget)} is too small: torch takes up to {outside} bytes beside it")
-        self.peak = budget
+            raise NoRoom(
+                f"a budget of {format_size(budget)} is too small: torch takes up to {self.outside} bytes beside it"
+            )
         self._asked: dict[str, Any] = {"rates": rates, "time_limit": time_limit, "cache": cache}
         self._plans: dict[int, Plan] = {}
         self.plan(self.longest)
@@ -74,6 +75,11 @@ class Buckets:
             self._loaded[2].rebind(self._at(bucket, length))
             self._loaded = (bucket, length, self._loaded[2])
         return self._loaded[2](*args, **kwargs)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that a run takes, by the plans that were made so far: the arena, and what torch takes beside it."""
+        return max(plan.peak for plan in self._plans.values()) + self.outside
 
     def plan(self, length: int) -> Plan:
         """The plan for inputs of a length: that of its bucket. It is made if there is none yet."""
