@@ -393,6 +393,7 @@ def test_parameters_that_have_no_shape_yet_are_refused() -> None:
         lambda self, x: F.channel_shuffle(x, 2),
         lambda self, x: F.pad(x, (1, 1, 1, 1), "reflect"),
         lambda self, x: F.batch_norm(x, None, None, training=True),
+        lambda self, x: F.rrelu(x, training=True) + 0.1,
     ],
 )
 def test_results_lie_as_kernels_lay_them_out_not_as_fake_forms_do(does: Any) -> None:

@@ -160,9 +160,9 @@ def check(seed: int) -> str:
     return "trained" if train else "ran"
 
 
-@pytest.mark.parametrize("first", [0, 12, 24, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("first", [0, 10, 20, pytest.param(1000, marks=pytest.mark.soak)])
 def test_random_models_do_as_in_plain_torch(first: int) -> None:
-    number = 1500 if first >= 1000 else 12
+    number = 1500 if first >= 1000 else 10
     counts = collections.Counter(check(seed).split(":")[0] for seed in range(first, first + number))
     assert counts["ran"] + counts["trained"] > 0.75 * number
     assert min(counts["ran"], counts["trained"]) > 0.1 * number

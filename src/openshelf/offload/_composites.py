@@ -17,6 +17,10 @@ from openshelf.errors import CaptureFailed
 from openshelf.offload._torch import torch
 
 aten: Any = torch.ops.aten
+# torch's own, if it is new enough to hand it out; else that one is not watched.
+_CROSS_ENTROPY: Any = (
+    torch.library.get_kernel("aten::cross_entropy_loss", "CPU") if hasattr(torch.library, "get_kernel") else None
+)
 
 _PRODUCT = (
     "the gradient of prod and cumprod is computed in another way if a factor is 0, so it depends on the values of "
@@ -40,6 +44,19 @@ def _eigvalsh(self: Any, UPLO: str = "L") -> Any:
     return aten._linalg_eigh.default(self, UPLO, _needs_grad(self))[0]
 
 
+def _cross_entropy(
+    self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore: int = -100, smoothing: float = 0.0
+) -> Any:
+    classes = not target.is_floating_point() and weight is not None
+    if classes and reduction == 1 and smoothing and isinstance(target, torch._subclasses.FakeTensor):
+        raise CaptureFailed(
+            "the mean of cross_entropy with weights and label_smoothing is divided by the weights of targets that are "
+            'not ignored, which depends on values: use reduction="sum", and divide by what you like'
+        )
+    keys = torch._C._dispatch_keys(self)
+    return _CROSS_ENTROPY.call_boxed(keys, self, target, weight, reduction, ignore, smoothing)
+
+
 def _needs_grad(tensor: Any) -> bool:
     """Vectors are computed for backward only, and values with vectors are rounded differently from values alone."""
     return bool(torch.is_grad_enabled() and tensor.requires_grad)
@@ -49,26 +66,9 @@ def _needs_grad(tensor: Any) -> bool:
 def taken_apart_as_when_run() -> Iterator[None]:
     """While in here, for all threads: for plain tensors nothing changes."""
     library = torch.library.Library("aten", "IMPL")
-    loss = torch.library.get_kernel("aten::cross_entropy_loss", "CPU")
-
-    def cross_entropy_loss(
-        self: Any,
-        target: Any,
-        weight: Any = None,
-        reduction: int = 1,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> Any:
-        classes = not target.is_floating_point() and weight is not None
-        if classes and reduction == 1 and label_smoothing and isinstance(target, torch._subclasses.FakeTensor):
-            raise CaptureFailed(
-                "the mean of cross_entropy with weights and label_smoothing is divided by the weights of targets that "
-                'are not ignored, which depends on values: use reduction="sum", and divide by what you like'
-            )
-        keys = torch._C._dispatch_keys(self)
-        return loss.call_boxed(keys, self, target, weight, reduction, ignore_index, label_smoothing)
-
-    own = {"linalg_svdvals": _svdvals, "linalg_eigvalsh": _eigvalsh, "cross_entropy_loss": cross_entropy_loss}
+    own: dict[str, Any] = {"linalg_svdvals": _svdvals, "linalg_eigvalsh": _eigvalsh}
+    if _CROSS_ENTROPY is not None:
+        own["cross_entropy_loss"] = _cross_entropy
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there are kernels already

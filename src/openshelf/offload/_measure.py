@@ -213,7 +213,7 @@ def _check_plain(call: Call, arena: Any, places: dict[int, int]) -> None:
     pairs = [
         (number, _at(arena, places[view.storage], view)) for number, view in enumerate(call.makes) if view is not None
     ]
-    if pairs and not call.changes:
+    if pairs:
         args, kwargs = map_views((call.args, call.kwargs), lambda view: _at(arena, places[view.storage], view))
         result = call.kernel(*args, **kwargs)
         check_results(call, pairs, result if isinstance(result, (list, tuple)) else (result,))
