@@ -176,6 +176,13 @@ def test_norm_as_the_first_layer_trains(layer: Any) -> None:
     assert_trains_as_plain(plan, model, [(x,)] * 2, torch.sum, adam)
 
 
+def test_norm_of_a_transposed_batch_trains() -> None:
+    model, x = Does(lambda self, x: self.norm(self.layer(x).t()).sin().sum(), 16), torch.randn(33, 16)
+    model.norm = nn.BatchNorm1d(33, track_running_stats=False)
+    plan = planned(model, (x,), optimizer=adam(model.parameters()), loss=lambda one: one)
+    assert_trains_as_plain(plan, model, [(x,)] * 3, lambda one: one, adam)
+
+
 def test_results_that_a_kernel_leaves_out() -> None:
     for model in (nn.LSTM(8, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()):
         x = torch.randn(2, 3, 8)

@@ -27,6 +27,9 @@ COPIES = {aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.defaul
 FILLS = {aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0, aten.ones.default: 1,
          aten.ones_like.default: 1, aten.new_ones.default: 1}  # fmt: skip
 FILLS_WITH = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}  # which argument
+# Their `out` forms give other results for some strides, native_batch_norm's plainly wrong ones. tests/offload/
+# test_out_forms.py looks for others.
+WRONG_OUT = {"native_batch_norm", "_native_batch_norm_legit", "linalg_lstsq"}
 # Of a tensor and a number: torch makes a tensor of the number first, as its Python functions do, which have `out`.
 WITH_NUMBERS = {aten.mul.Scalar: torch.mul, aten.div.Scalar: torch.div}
 
@@ -200,6 +203,8 @@ def out_form(kernel: Any) -> tuple[Any, tuple[str, ...]] | None:
     if kernel.namespace != "aten" or any(str(one.type) != "Tensor" for one in kernel._schema.returns):
         return None
     name = kernel._schema.name.split("::")[-1]
+    if name in WRONG_OUT:
+        return None
     if any(one == "reduction" for one, _ in wanted) and not name.endswith("backward"):
         return None  # mse_loss and others use the result as their temporary first: it grows over what is behind it
     packet = getattr(aten, name)
