@@ -78,6 +78,30 @@ def test_exception_in_a_module_leaves_the_rest_usable() -> None:
     assert torch.equal(wrapped(x)[0], expected)
 
 
+def test_interrupts_leave_the_model_usable() -> None:
+    torch.manual_seed(3)
+    model, x = Wandering(), torch.randn(2, 96)
+    with torch.no_grad():
+        expected = model(x)[0]
+    wrapped = offload.wrap(model, 5 * LAYER, fallback="modules", fabric=RATES, cache=False)
+    wrapped(x)
+    at, calls = [0], [0]
+
+    def interrupt(*_: Any) -> None:
+        calls[0] += 1
+        if calls[0] == at[0]:
+            raise KeyboardInterrupt
+
+    hooks = [module.register_forward_pre_hook(interrupt) for module in model.modules()]
+    for at[0] in range(1, 14):
+        calls[0] = 0
+        with pytest.raises(KeyboardInterrupt):
+            wrapped(x)
+        assert torch.equal(wrapped(x)[0], expected)
+    for hook in hooks:
+        hook.remove()
+
+
 def test_refusals() -> None:
     model, x = Wandering(), torch.randn(2, 96)
     with pytest.raises(CaptureFailed, match="test_by_module"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -16,8 +17,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from openshelf import offload  # noqa: E402
-from openshelf.errors import BadInput, Closed, Mismatch  # noqa: E402
+from openshelf.errors import BadInput, Closed, FlashFailed, Mismatch  # noqa: E402
 
+_model_plan: Any = importlib.import_module("openshelf.offload._model_plan")
 nn = torch.nn
 LANE = offload.Lane(1e9)
 RATES = offload.Rates(LANE, LANE, LANE, LANE)
@@ -122,6 +124,63 @@ def test_an_optimizer_that_was_stepped_since_is_refused(kind: Any, before: int) 
         plan.load(model)
 
 
+def test_parameters_that_were_frozen_or_added_since_are_refused() -> None:
+    model = layers()
+    loss = {"loss": lambda result: result.square().mean()}
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    plan = planned(model, optimizer=optimizer, **loss)
+    model[0].requires_grad_(False)
+    with pytest.raises(Mismatch, match=r"requires_grad of 0\.bias, 0\.weight"):
+        plan.load(model)
+    with planned(model).load(model):  # of a plan that does not train it does not matter
+        pass
+    model[0].requires_grad_(True)
+    with plan.load(model) as run:
+        run(torch.ones(4, 64))
+        optimizer.add_param_group({"params": model[0].parameters()})
+        with pytest.raises(Mismatch, match=r"groups of \[2, 2\] parameters now, and had \[2\]"):
+            run(torch.ones(4, 64))
+    with pytest.raises(Mismatch, match="add_param_group"):
+        plan.load(model)
+
+
+def test_what_is_for_training_is_refused_without_it() -> None:
+    for more in ({"micro": 2}, {"micro": 0}, {"clip": 1.0}):
+        with pytest.raises(BadInput, match="for training"):
+            planned(layers(), **more)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_large_budget_makes_no_large_arena(trains: bool) -> None:
+    model = layers()
+    loss = {"loss": torch.sum, "optimizer": torch.optim.AdamW(model.parameters())} if trains else {}
+    for _ in range(3):
+        assert offload.plan(model, torch.ones(4, 64), "100TiB", **OPTIONS, **loss).peak < 1 << 20
+
+
+def test_rates_are_measured_once_and_plans_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))  # nothing was probed
+    measured = []
+
+    def calibrate() -> offload.Rates:
+        measured.append(1)
+        return RATES
+
+    monkeypatch.setattr(_model_plan, "calibrate", calibrate)
+    for _ in range(3):
+        offload.plan(layers(), torch.ones(4, 64), "64KiB", time_limit=0.1)
+    assert len(measured) == 1
+    assert len(list((tmp_path / "cache" / "plans").iterdir())) == 2
+
+
+def test_a_disk_on_which_nothing_can_be_measured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(FlashFailed, match=r"transfers cannot be measured in .*Set OPENSHELF_CACHE"):
+        offload.plan(layers(), torch.ones(4, 64), "64KiB", time_limit=0.1)
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     model = layers()
     loss = {"loss": lambda result: result.square().mean()}
@@ -204,6 +263,7 @@ def test_closed_runs_give_back_host_memory_and_files_while_they_are_held() -> No
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).eval()
     plan = offload.plan(model, torch.ones(4, 1024), "16MiB", dram="1GiB", **OPTIONS)
     plan.load(model).close()
+    gc.collect()
     before, files, held = resident(), os.listdir("/proc/self/fd"), []
     for _ in range(4):
         held.append(plan.load(model))

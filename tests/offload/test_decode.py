@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,15 @@ class Interrupted(Exception):
 
 
 def test_refusals() -> None:
+    with pytest.raises(NoRoom, match="the least that works") as error:
+        offload.decode(made("llama").eval(), "1KiB", longest=64, chunk=32, **OPTIONS)
+    least = int(re.findall(r"works is (\d+) bytes", str(error.value))[0])
+    with offload.decode(made("llama").eval(), least, longest=64, chunk=32, **OPTIONS) as run:
+        with pytest.raises(NoRoom, match="11 tokens and 60 more do not fit longest=64"):
+            run.generate(prompt(1, 11), 60)
+        assert run.generate(prompt(1, 11), 54).shape == (1, 65)
     with pytest.raises(NoRoom, match="the least that works"):
-        offload.decode(made("llama").eval(), "100KiB", longest=64, **OPTIONS)
+        offload.decode(made("llama").eval(), least - 4096, longest=64, chunk=32, **OPTIONS)
     with pytest.raises(BadInput, match="causal language model"):
         offload.decode(torch.nn.Linear(2, 2), "1MiB", longest=64, **OPTIONS)
     with pytest.raises(BadInput, match="'dram' or on 'flash'"):

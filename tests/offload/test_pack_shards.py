@@ -85,6 +85,13 @@ def test_two_that_pack_at_once_make_one_file(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'])
+def test_an_index_without_its_map_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(Corrupt, match="weight_map"):
+        pack_shards(tmp_path, folder=tmp_path)
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"neither model\.safetensors nor"):
         pack_shards(tmp_path, folder=tmp_path)

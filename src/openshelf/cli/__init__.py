@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -23,7 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add(commands)
     args = parser.parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not to fail at the exit
+        return 141
     except OpenshelfError as error:
         if getattr(args, "json", False):
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))

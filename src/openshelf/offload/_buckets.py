@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import BadInput, CaptureFailed, NoRoom
+from openshelf.errors import BadInput, CaptureFailed
 from openshelf.fabric import Fabric
 from openshelf.offload._call import View
 from openshelf.offload._capture import capture
@@ -26,7 +26,7 @@ from openshelf.offload._rates import Rates
 from openshelf.offload._runner import Runner
 from openshelf.offload._source import packed_from
 from openshelf.offload._torch import torch
-from openshelf.space import format_size, parse_size
+from openshelf.space import parse_size
 
 SMALLEST = 16  # tokens, or whatever a length counts, of the smallest bucket
 
@@ -49,11 +49,9 @@ class Buckets:
         self._seconds = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
         self.outside = max(high.outside, default=0)
         self._room = budget - self.outside
-        if self._room <= 0:
-            raise NoRoom(
-                f"a budget of {format_size(budget)} is too small: torch takes up to {self.outside} bytes beside it"
-            )
-        self._asked: dict[str, Any] = {"rates": rates, "time_limit": time_limit, "cache": cache}
+        self._asked: dict[str, Any] = {
+            "rates": rates, "time_limit": time_limit, "cache": cache, "beside": self.outside,
+        }  # fmt: skip
         self._plans: dict[int, Plan] = {}
         self.plan(self.longest)
         self._packed = packed(lengths.captured)
@@ -72,6 +70,7 @@ class Buckets:
             run = Runner(captured, plan, self._packed, folder=self._folder, arena=self._arena)
             self._loaded = (bucket, bucket, run)
         if self._loaded[1] != length:
+            self._loaded = (bucket, -1, self._loaded[2])  # until it is bound to the new one
             self._loaded[2].rebind(self._at(bucket, length))
             self._loaded = (bucket, length, self._loaded[2])
         return self._loaded[2](*args, **kwargs)
@@ -95,8 +94,8 @@ class Buckets:
 
     def _unload(self) -> None:
         if self._loaded is not None:
-            self._loaded[2].close()
-            self._loaded = None
+            (_, _, run), self._loaded = self._loaded, None
+            run.close()
 
     def _bucket(self, length: int) -> int:
         bucket = SMALLEST

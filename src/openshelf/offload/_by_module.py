@@ -45,7 +45,11 @@ class ByModule:
                 self._leave_memory(deepest)
                 return result
             self._position = 0
-            return self._own(self._model(*args, **kwargs))
+            try:
+                return self._own(self._model(*args, **kwargs))
+            except BaseException:  # hooks that count uses may not have run
+                self._begin_anew()
+                raise
 
     def lanes(self) -> dict[str, Lane]:
         """What each lane has moved, and how long it was busy."""
@@ -80,6 +84,17 @@ class ByModule:
         for path, module in self._model.named_modules():
             module.register_forward_pre_hook(lambda *_, path=path: self._enter(path))
             module.register_forward_hook(lambda *_, path=path: self._leave(path), always_call=True)
+
+    def _begin_anew(self) -> None:
+        """Nothing is in the arena, or on its way there."""
+        assert self._mover is not None
+        self._mover.abandon()
+        for s in self._pins:
+            self._weights.take(s)
+        self._at.clear()
+        self._coming.clear()
+        self._pins.clear()
+        self._holes = Holes(self._budget)
 
     def _enter(self, path: str) -> None:
         needs = self._needs.get(path, ())

@@ -1,4 +1,4 @@
-"""Plans on disk, in a folder that only its owner may read: a file each, named by a hash of what was asked.
+"""Plans, and measured rates, on disk, in a folder that only its owner may read: a file each, by a hash of the question.
 
     {"asked": {"program": key, "budget": bytes, "rates": {...}, "dram": bytes}, "sum": SHA-256 of the next line}
     the plan, as Plan.to_plain gives it
@@ -21,6 +21,7 @@ from openshelf.errors import BadInput
 from openshelf.offload._files import cache_folder
 
 Found = TypeVar("Found")
+MOST = 256  # files; the oldest go
 
 
 def folder() -> Path:
@@ -53,6 +54,8 @@ def save_plain(asked: dict[str, Any], plain: dict[str, Any]) -> None:
         head = json.dumps({"asked": asked, "sum": hashlib.sha256(text).hexdigest()}).encode()
         partial.write_bytes(head + b"\n" + text)
         os.replace(partial, path)
+        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-MOST]:
+            old.unlink()
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -17,7 +17,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
-from openshelf.offload._captured import Captured, Draft, Inputs, finish, modules_of
+from openshelf.offload._captured import Captured, Draft, Inputs, finish, modules_of, trained_of
 from openshelf.offload._composites import taken_apart_as_when_run
 from openshelf.offload._known import not_traced, really
 from openshelf.offload._record import NOT_THE_MODELS, Recorder, watch_modules
@@ -61,7 +61,7 @@ def capture_training(
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
     with _recording(model) as (recorder, draft, fakes), torch.enable_grad(), recorder:
-        recorder.training = True
+        recorder.training, draft.trained = True, trained_of(model)
         sink = _Sink(recorder, draft, fakes, optimizer, clip)
         losses = []
         for number in range(micro):

@@ -18,6 +18,10 @@ pytree: Any = torch.utils._pytree
 Modules = dict[str, tuple[str, bool, tuple[str, ...]]]  # path -> class, whether it trains, names of its own tensors
 
 
+def trained_of(model: Any) -> frozenset[str]:
+    return frozenset(name for name, one in model.named_parameters(remove_duplicate=False) if one.requires_grad)
+
+
 def modules_of(model: Any) -> Modules:
     """What a model is made of, as far as what it does may depend on it."""
     return {
@@ -90,7 +94,8 @@ class Captured:
     optimizer has already; other states begin as zeros.
     `gradients` is filled where no optimizer was given: views of storages that are kept. `outside` are the bytes that
     torch takes outside the arena while each operator runs: `measure` finds them, before that they are an estimate.
-    `modules` is what the model was made of.
+    `modules` is what the model was made of, `trained` are the parameters that gradients were wanted for; None if it did
+    not train.
     """
 
     program: Program
@@ -106,6 +111,7 @@ class Captured:
     updates: Updates | None
     outside: tuple[int, ...]
     modules: Modules
+    trained: frozenset[str] | None
 
 
 @dataclasses.dataclass
@@ -118,6 +124,7 @@ class Draft:
     outputs: list[Any]
     tree: Any
     modules: Modules
+    trained: frozenset[str] | None = None
     states: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     gradients: dict[str, View] = dataclasses.field(default_factory=dict)
     updates: Updates | None = None
@@ -177,6 +184,7 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
         updates=draft.updates,
         outside=tuple(workspace_of(call)[1] for call in calls),
         modules=draft.modules,
+        trained=draft.trained,
     )
 
 

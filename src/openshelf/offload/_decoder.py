@@ -63,8 +63,11 @@ class Decoder:
         most = {name: self._room(self._chunk if name == FIRST else longest) for name in self._growths}
         enough = max(growth.enough(most[name]) for name, growth in self._growths.items())
         arena = min(enough, (budget - outside) // 4096 * 4096)
-        if arena <= 0:
-            raise NoRoom(f"a budget of {format_size(budget)} is too small: torch takes up to {outside} bytes beside it")
+        if arena < (least := max(growth.least(most[name]) for name, growth in self._growths.items())):
+            raise NoRoom(
+                f"a budget of {format_size(budget)} is too small for contexts of {longest} tokens, prompts in pieces "
+                f"of {chunk}: the least that works is {least + outside} bytes; or give a smaller `chunk` or `longest`"
+            )
         self.peak = arena + outside
         self._asked: dict[str, Any] = {"rates": rates, "kv": kv, "time_limit": time_limit, "cache": cache}
         self._arena_bytes = arena
@@ -109,6 +112,11 @@ class Decoder:
         """
         choose = choose or (lambda logits: logits.argmax(-1))
         found = [self._ids(tokens)]
+        if found[0].shape[1] + count - 1 > self.longest:
+            raise NoRoom(
+                f"a prompt of {found[0].shape[1]} tokens and {count} more do not fit longest={self.longest}: ask for "
+                "fewer, or call decode() with more"
+            )
         logits = self.prefill(found[0])
         ended = torch.zeros(self.batch, dtype=torch.bool)
         for number in range(count):

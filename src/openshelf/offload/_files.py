@@ -26,8 +26,9 @@ def sectors(nbytes: int) -> int:
 def cache_folder() -> Path:
     """Where packed files and scratch go if nobody says otherwise: OPENSHELF_CACHE, or openshelf in the user's cache."""
     chosen = os.environ.get("OPENSHELF_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else base / "openshelf"
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openshelf"
 
 
 def private_folder(folder: Path) -> Path:

@@ -20,7 +20,6 @@ from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._program import Op, Program
 from openshelf.offload._rates import Home, Rates
 from openshelf.offload._stay_between import Item, offsets_from_top, spread, without
-from openshelf.space import format_size
 
 AHEAD = (1.0, 2.0, 0.0, 3.0)  # how many of the largest reads there is room for beside what an operator needs
 GOOD = 1.02
@@ -69,6 +68,16 @@ class Growth:
             shape = self.shapes[self.kv[storage]]
             return shape.rows * room * shape.token_bytes
         return int(at(self.lengths.sizes[storage], self.top(room)))
+
+    def always(self, program: Program) -> list[int]:
+        """What has no home but the plan: it stays."""
+        return [one.index for one in program.storages if one.given and one.index in self.lengths.captured.values]
+
+    def least(self, room: int) -> int:
+        """The smallest arena for which there is a plan."""
+        program = self.program(room)
+        always = self.always(program)
+        return lifetimes(without(program, always)).least + sum(padded(program.storages[s].nbytes) for s in always)
 
     def enough(self, room: int) -> int:
         """Bytes of an arena in which all that is given stays, and operators have all the room that they can use."""
@@ -127,12 +136,11 @@ def growth_of(growing: Growing, longest: int, tokens: int = 1, *, fresh: bool = 
 def plan_growth(
     growth: Growth, room: int, arena: int, rates: Rates, kv: Home, *, time_limit: float, cache: bool
 ) -> GrownPlan:
-    """The best plan found in an arena of so many bytes. NoRoom names the least that works."""
+    """The best plan found in an arena of so many bytes, which are `growth.least(room)` or more."""
     program = growth.program(room)
     sizes = [one.nbytes for one in program.storages]
     homes: tuple[Home, ...] = tuple(kv if one.index in growth.kv else "flash" for one in program.storages)
-    values = growth.lengths.captured.values
-    always = [one.index for one in program.storages if one.given and one.index in values]
+    values, always = growth.lengths.captured.values, growth.always(program)
     names = growth.lengths.captured.names
     weights: list[Item] = [
         (one.index,)
@@ -145,7 +153,6 @@ def plan_growth(
     layers: list[Item] = [(buffers[n], buffers[n + 1]) for n in range(0, len(buffers), 2)]
     best: GrownPlan | None = None
     tried: set[Any] = set()
-    short: NoRoom | None = None
     for ahead in AHEAD:
         stays = _stays(program, always, weights, layers, arena, ahead)
         if frozenset(stays) in tried:
@@ -156,22 +163,14 @@ def plan_growth(
             made = make_plan(
                 without(program, stays), left, rates, homes=homes, time_limit=time_limit / len(AHEAD), cache=cache
             )
-        except NoRoom as error:
-            short = error
+        except NoRoom:
             continue
         found = GrownPlan(growth, room, made, offsets_from_top(sorted(stays, key=order.index), sizes, arena))
         if best is None or made.times.seconds < best.plan.times.seconds:
             best = found
         if made.times.exposed <= (GOOD - 1) * made.times.seconds:
             break
-    if best is None:
-        least = lifetimes(without(program, always)).least + sum(padded(sizes[s]) for s in always)
-        top = growth.top(room)
-        what = f"a prompt of {top} tokens at once" if growth.fresh else f"{growth.tokens} tokens more after {top}"
-        raise NoRoom(
-            f"{format_size(arena)} of arena are too little for {what}: {format_size(least)} ({least} bytes) are "
-            "the least that works; give a larger budget, or a smaller `chunk` or `longest`"
-        ) from short
+    assert best is not None, f"an arena of {arena} bytes is less than the least"
     return best
 
 

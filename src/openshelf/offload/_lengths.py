@@ -55,8 +55,9 @@ class Lengths:
         parts = _lines(_parts(ends[0]), _parts(ends[1]), shortest, longest)
         if shortest < between < longest and at(parts, between) != _parts(capture_at(between)):
             raise CaptureFailed(
-                f"what the model does at a length of {between} does not grow evenly from {shortest} to "
-                f"{longest}: its ways change with the length (a sliding window?), and one program cannot hold that"
+                f"what the model does at a length of {between} does not grow evenly from {shortest} to {longest}: its "
+                "ways change with the length (a sliding window, eager attention, dropout in train()?), and one program "
+                "cannot hold that"
             )
         return cls(ends[1], ends[0], longest, shortest, *parts)
 

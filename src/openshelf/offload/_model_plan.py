@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from openshelf.errors import BadInput, NoRoom, UnknownName
+from openshelf.errors import BadInput, FlashFailed, NoRoom, UnknownName
 from openshelf.fabric import Fabric
+from openshelf.offload._cache import load_plain, save_plain
 from openshelf.offload._calibrate import calibrate
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
 from openshelf.offload._compared import Check, compare
 from openshelf.offload._fakes import OtherStrides, learn
-from openshelf.offload._lifetimes import lifetimes
+from openshelf.offload._files import cache_folder
 from openshelf.offload._measure import measure
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._rates import Rates
@@ -95,22 +98,19 @@ def plan(
     """
     room, host = parse_size(budget), 0 if str(dram).strip() == "0" else parse_size(dram)
     args, kwargs = arguments_of(inputs)
-    if optimizer is not None or train or loss is not None:
+    trains = optimizer is not None or train or loss is not None
+    if not trains and (micro != 1 or clip is not None):
+        raise BadInput(f"micro={micro} and clip={clip} are for training: give an optimizer, a loss, or train=True")
+    if trains:
         captured = _measured(
             lambda: capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
         )
     else:
         captured = _measured(lambda: capture(model, args, kwargs))
-    outside, known = max(captured.outside, default=0), lifetimes(captured.program)
-    if room < known.least + outside:
-        op = captured.program.ops[known.tightest]
-        raise NoRoom(
-            f"a budget of {format_size(room)} is too small: operator {op.name!r}"
-            f"{' at ' + op.where if op.where else ''} needs {format_size(known.least)} in the arena, and torch up to "
-            f"{format_size(outside)} beside it; the least that works is {known.least + outside} bytes"
-        )
+    beside = max(captured.outside, default=0)
     made = make_plan(
-        captured.program, room - outside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
+        captured.program, room - beside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
+        beside=beside,
     )  # fmt: skip
     return ModelPlan(captured, made, (args, kwargs))
 
@@ -145,4 +145,20 @@ def rates_of(fabric: str | Fabric | Rates) -> Rates:
     try:
         return Rates.of(Fabric.load("local"))
     except UnknownName:
-        return calibrate()
+        return _measured_rates()
+
+
+def _measured_rates() -> Rates:
+    """Measured once a day, and kept: plans are found again by the rates that they were made for."""
+    asked = {"rates": platform.node(), "threads": torch.get_num_threads(), "day": int(time.time() // 86400)}
+    found = load_plain(asked, Rates.from_plain)
+    if found is None:
+        try:
+            found = calibrate()
+        except (NoRoom, FlashFailed) as error:
+            raise type(error)(
+                f"transfers cannot be measured in {cache_folder()}: {error}. Set OPENSHELF_CACHE to a folder on the "
+                "disk that is to be used, or give plan() a fabric"
+            ) from error
+        save_plain(asked, found.to_plain())
+    return found

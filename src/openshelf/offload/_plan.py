@@ -125,6 +125,7 @@ def make_plan(
     homes: tuple[Home, ...] | None = None,
     time_limit: float = 20.0,
     cache: bool = True,
+    beside: int = 0,
 ) -> Plan:
     """A plan that runs `program` in an arena of at most `budget` bytes, with `dram` bytes of host memory for homes.
 
@@ -133,16 +134,18 @@ def make_plan(
     Searches for `time_limit` seconds of processor time, some more for very long programs, but ends as soon as no plan
     could be much better, which is much earlier for most. `homes`: where each storage lives, if that is known already.
     Plans are kept on disk, by program key, budget and rates; `cache=False`, or a program without a key, does without.
-    Raises NoRoom, naming the least that works and the operator that needs it.
+    Raises NoRoom, naming the least that works and the operator that needs it; `beside` is what has to be beside the
+    arena, and is counted there.
     """
     known = lifetimes(program)
     room = budget // ALIGNMENT * ALIGNMENT
     if room < known.least:
         op = program.ops[known.tightest]
-        where = f" at {op.where}" if op.where else ""
+        where, more = f" at {op.where}" if op.where else "", f", and torch up to {format_size(beside)} beside it"
         raise NoRoom(
-            f"a budget of {format_size(budget)} ({budget} bytes) is too small: operator {op.name!r}{where} needs "
-            f"{format_size(known.least)} at once; the least that works is {known.least} bytes"
+            f"a budget of {format_size(budget + beside)} ({budget + beside} bytes) is too small: operator "
+            f"{op.name!r}{where} needs {format_size(known.least)} at once{more if beside else ''}; the least that "
+            f"works is {known.least + beside} bytes"
         )
     asked = {"program": program.key, "budget": room, "rates": rates.to_plain(), "dram": dram, "stay": stay}
     if homes is not None:
@@ -151,8 +154,9 @@ def make_plan(
         found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
         if found is not None:
             return found
-    staying = choose_staying(program, room, rates, dram, time_limit / 3) if stay else []
-    left = room - sum(known.sizes[s] for s in staying)
+    arena = min(room, _enough(program)) if room > known.live_peak else room
+    staying = choose_staying(program, arena, rates, dram, time_limit / 3) if stay else []
+    left = arena - sum(known.sizes[s] for s in staying)
     best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit, homes)
     top = _peak(program, best.steps)
     stays = {}
@@ -163,6 +167,13 @@ def make_plan(
     if cache and program.key:
         save_plain(asked, plan.to_plain())
     return plan
+
+
+def _enough(program: Program) -> int:
+    """Bytes of an arena in which all that is given stays, and operators have all the room that they can use."""
+    stays = [one.index for one in program.storages if one.given and one.kind != "input"]
+    rest = lifetimes(without(program, stays)).live_peak
+    return sum(padded(program.storages[s].nbytes) for s in stays) + padded(rest + rest // 4)
 
 
 def _plan(

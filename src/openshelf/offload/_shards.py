@@ -40,7 +40,10 @@ def shard_files(source: Path) -> list[Path]:
                 return shard_files(source / name)
         raise BadInput(f"{source} has neither model.safetensors nor model.safetensors.index.json")
     if source.name.endswith(".index.json"):
-        names = set(_json(source.read_bytes(), source)["weight_map"].values())
+        weights = _json(source.read_bytes(), source).get("weight_map")
+        if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
+            raise Corrupt(f"{source} has no weight_map from the names of weights to those of files")
+        names = set(weights.values())
         files = [source.parent / name for name in sorted(names)]
     else:
         files = [source]

@@ -7,7 +7,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.offload._call import View
-from openshelf.offload._captured import Captured, Modules, modules_of
+from openshelf.offload._captured import Captured, Modules, modules_of, trained_of
 from openshelf.offload._pack import pack_shards
 from openshelf.offload._packed import Packed, is_packed
 from openshelf.offload._runner import STEP, WEIGHT, packed_state, state_of
@@ -19,6 +19,11 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
     if isinstance(source, torch.nn.Module):
         state = state_of(source)
         _need_same_modules(captured.modules, modules_of(source))
+        if captured.trained is not None and (other := captured.trained ^ trained_of(source)):
+            raise Mismatch(
+                f"requires_grad of {', '.join(sorted(other)[:5])} is not what it was when the plan was made: make a "
+                "new plan"
+            )
         _need_same_model(captured, state)
         if captured.updates is not None:
             captured.updates.need_same()

@@ -84,7 +84,7 @@ class Updates:
         self._optimizer = weakref.ref(optimizer)
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
         self.step = _steps_done(optimizer)
-        self._seen = _versions(optimizer)
+        self._seen, self._sizes = _versions(optimizer), _sizes(optimizer)
         self.threads = torch.get_num_threads()
         self._rule_of = {
             id(param): rule
@@ -95,10 +95,18 @@ class Updates:
     def need_same(self) -> None:
         """Mismatch if the optimizer was stepped, or given other states, since they were captured."""
         optimizer = self._optimizer()
+        self._need_same_parameters(optimizer)
         if optimizer is not None and _versions(optimizer) != self._seen:
             raise Mismatch(
                 "the optimizer was stepped, or loaded, since the plan was made, which holds its states of then: make a "
                 "new plan"
+            )
+
+    def _need_same_parameters(self, optimizer: Any) -> None:
+        if optimizer is not None and _sizes(optimizer) != self._sizes:
+            raise Mismatch(
+                f"the optimizer has groups of {_sizes(optimizer)} parameters now, and had {self._sizes} when the plan "
+                "was made (add_param_group?): make a new plan"
             )
 
     def begin_step(self) -> None:
@@ -109,6 +117,7 @@ class Updates:
                 "round differently: set_num_threads, or capture again"
             )
         optimizer = self._optimizer()
+        self._need_same_parameters(optimizer)
         for rule, group in zip(self.rules, optimizer.param_groups if optimizer is not None else (), strict=False):
             now = rule_of(optimizer, group)
             if now.states != rule.states or now.scratch > rule.scratch:
@@ -142,6 +151,10 @@ class Updates:
         kernel = Update(rule, param.dtype.itemsize, longest, threads)
         changes = (param.storage, *(one.storage for one in states))
         return Call(kernel, tuple(views), {}, (), (grad.storage,), changes, "update", where)
+
+
+def _sizes(optimizer: Any) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def _versions(optimizer: Any) -> list[tuple[str, int, int]]:

@@ -86,8 +86,8 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
             self._packed = packed_state(made.captured, state_of(self.model), self._folder, whole=True)
             _empty(self.model)
         if self._loaded is not None:
-            self._loaded[1].close()
-            self._loaded = None
+            (_, run), self._loaded = self._loaded, None
+            run.close()
         if self._arena is None or self._arena.nbytes < made.plan.peak:
             self._arena = None  # the old one goes first
             self._arena = DeviceArena(max(made.plan.peak, 4096))
