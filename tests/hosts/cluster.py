@@ -30,6 +30,7 @@ _FIRST_BASE, _LAST_BASE = 0x2000_0000_0000, 0x2E00_0000_0000
 RESERVE = 128 << 30
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, among the flags in /proc/PID/stat
 _numbers = itertools.count(1)
+_bare: set[tuple[str, str | None]] = set()  # processes without an environment, by number and start
 _nurseries: dict[tuple[int, int], Nursery] = {}
 
 
@@ -54,16 +55,17 @@ def processes_under(directory: Path) -> dict[int, bytes]:
 
 
 def environ_of(process: Path) -> bytes:
-    """A process's environment. Within exec it has none for a moment, and no command line: then it is read again."""
+    """A process's environment. Within exec it has none for a moment: then it is read again."""
+    known = process.name, _born(int(process.name))
     deadline = time.monotonic() + 1
-    while True:
-        environ = (process / "environ").read_bytes()
-        if environ or (process / "cmdline").read_bytes() or time.monotonic() > deadline:
+    while known not in _bare:
+        if environ := (process / "environ").read_bytes():
             return environ
         state, *fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
-        if state in "ZX" or int(fields[5]) & _KERNEL_THREAD:
-            return b""
+        if state in "ZX" or int(fields[5]) & _KERNEL_THREAD or time.monotonic() > deadline:
+            _bare.add(known)
         time.sleep(0)
+    return b""
 
 
 def kill_all(directory: Path, but: tuple[int, ...] = ()) -> None:

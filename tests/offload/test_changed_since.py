@@ -177,7 +177,10 @@ def test_a_disk_on_which_nothing_can_be_measured_is_named(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(FlashFailed, match=r"transfers cannot be measured in .*Set OPENSHELF_CACHE"):
+    with (
+        pytest.warns(UserWarning, match="cannot be used"),
+        pytest.raises(FlashFailed, match=r"transfers cannot be measured in .*Set OPENSHELF_CACHE"),
+    ):
         offload.plan(layers(), torch.ones(4, 64), "64KiB", time_limit=0.1)
 
 

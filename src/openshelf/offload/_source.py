@@ -56,7 +56,7 @@ def _need_same_modules(planned: Modules, found: Modules) -> None:
         else:
             (kind, trained, tensors), (kind_now, trains, tensors_now) = planned[path], found[path]
             if trained != trains:
-                change = f"{name} {'trained' if trained else 'did not train'} (train(), eval())"
+                change = f"{name} {'trained' if trained else 'did not train'} (model.training)"
             elif kind != kind_now:
                 change = f"{name} was a {kind}, and is a {kind_now}"
             else:
