@@ -18,7 +18,7 @@ Proxy::Use::Use(Proxy& proxy, u64 number) : proxy_(proxy), number_(number) {
     std::lock_guard guard(proxy.mutex_);
     auto found = proxy.pins_.find(number);
     if (found == proxy.pins_.end() || found->second.released)
-        throw Error(Code::bad_input, "the process holds no array by the number " + std::to_string(number));
+        throw Error(Code::host_lost, "it holds no array for this process by the number " + std::to_string(number) + " any more; find the array again");
     found->second.users++;
     held_ = found->second.held;
 }
