@@ -19,7 +19,7 @@ from openshelf.offload._measure import measure
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._program import Op, Program
 from openshelf.offload._rates import Home, Rates
-from openshelf.offload._stay_between import Item, offsets_from_top, spread, without
+from openshelf.offload._stay_between import Item, enough, offsets_from_top, spread, without
 
 AHEAD = (1.0, 2.0, 0.0, 3.0)  # how many of the largest reads there is room for beside what an operator needs
 GOOD = 1.02
@@ -83,8 +83,7 @@ class Growth:
         """Bytes of an arena in which all that is given stays, and operators have all the room that they can use."""
         program = self.program(room)
         stays = [one.index for one in program.storages if one.index in self.kv or (one.given and one.kind != "input")]
-        rest = lifetimes(without(program, stays)).live_peak
-        return sum(padded(program.storages[s].nbytes) for s in stays) + padded(rest + rest // 4)
+        return enough(program, stays)
 
     def _op(self, op: Op, seconds: float, made: set[int]) -> Op:
         makes = [s for s in op.changes if self.fresh and s in self.kv and s not in made]

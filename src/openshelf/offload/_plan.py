@@ -18,7 +18,7 @@ from openshelf.offload._program import Program
 from openshelf.offload._rates import Home, Rates
 from openshelf.offload._schedule import schedule
 from openshelf.offload._simulate import Change, Times, simulate
-from openshelf.offload._stay_between import without
+from openshelf.offload._stay_between import enough, without
 from openshelf.offload._staying import choose_staying
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.offload._told import told
@@ -154,7 +154,8 @@ def make_plan(
         found = load_plain(asked, lambda plain: Plan.from_plain(plain, program))
         if found is not None:
             return found
-    arena = min(room, _enough(program)) if room > known.live_peak else room
+    given = [one.index for one in program.storages if one.given and one.kind != "input"]
+    arena = min(room, enough(program, given)) if room > known.live_peak else room
     staying = choose_staying(program, arena, rates, dram, time_limit / 3) if stay else []
     left = arena - sum(known.sizes[s] for s in staying)
     best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit, homes)
@@ -167,13 +168,6 @@ def make_plan(
     if cache and program.key:
         save_plain(asked, plan.to_plain())
     return plan
-
-
-def _enough(program: Program) -> int:
-    """Bytes of an arena in which all that is given stays, and operators have all the room that they can use."""
-    stays = [one.index for one in program.storages if one.given and one.kind != "input"]
-    rest = lifetimes(without(program, stays)).live_peak
-    return sum(padded(program.storages[s].nbytes) for s in stays) + padded(rest + rest // 4)
 
 
 def _plan(

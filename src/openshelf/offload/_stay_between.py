@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from openshelf.offload._lifetimes import padded
+from openshelf.offload._lifetimes import lifetimes, padded
 from openshelf.offload._program import Op, Program
 
 Item = tuple[int, ...]  # storages that stay, or not, together
@@ -67,3 +67,9 @@ def without(program: Program, stay: Iterable[int]) -> Program:
         for one in program.storages
     )
     return Program(tuple(ops), storages, key)
+
+
+def enough(program: Program, stays: Sequence[int]) -> int:
+    """Bytes of an arena in which these stay, and operators have all the room that they can use for the rest."""
+    rest = lifetimes(without(program, stays)).live_peak
+    return sum(padded(program.storages[s].nbytes) for s in stays) + padded(rest + rest // 4)
