@@ -13,6 +13,7 @@ PACKAGE = Path(openshelf.__file__).parent
 LAYERS = (
     "errors",
     "_core",
+    "_files",
     "_keeper",
     "fabric",
     "space",
