@@ -227,7 +227,9 @@ def test_tenants_and_salts_keep_prompts_apart(make: Make) -> None:
         assert engine.serve(tokens, first=20) == engine.serve(tokens, first=30, cache_salt="c") == 2 * BLOCK
 
 
-def test_layouts_differ_wherever_caches_would(config: Any, model: str, tmp_path: Path) -> None:
+def test_layouts_differ_wherever_caches_would(
+    config: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = layout_of(config, cache_of())
     assert (layout.layers, layout.heads, layout.head_dim, layout.dtype) == (LAYERS, HEADS, HEAD_DIM, "float32")
     same = save_model(tmp_path / "same")
@@ -236,9 +238,15 @@ def test_layouts_differ_wherever_caches_would(config: Any, model: str, tmp_path:
         layout_of(config_of(save_model(tmp_path / "other", seed=2)), cache_of()),
         layout_of(config_of(model, hf_overrides={"rms_norm_eps": 1e-3}), cache_of()),
         layout_of(config_of(model, dtype="bfloat16"), cache_of(dtype=torch.bfloat16)),
+        layout_of(config_of(model, max_model_len=512), cache_of()),  # LongRoPE and others choose by it
         layout_of(config, cache_of(), name="llama@1"),
         layout_of(config, cache_of(), adapter="lora"),
     ]
+    monkeypatch.setattr("vllm.v1.attention.backends.cpu_attn._get_attn_isa", lambda *_: "amx")
+    others.append(layout_of(config, cache_of()))  # a page of the same numbers in another order
+    (tmp_path / "same" / "modeling_llama.py").write_text("# another way to compute")
+    monkeypatch.undo()
+    others.append(layout_of(config_of(same), cache_of()))
     assert len({layout, *others}) == len(others) + 1
 
 

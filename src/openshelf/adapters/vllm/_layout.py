@@ -26,7 +26,7 @@ def layout_of(config: Any, cache: Any, *, name: str | None = None, rank: int = 0
     spec = spec_of(cache)
     check_engine(config)
     return Layout(
-        model=model_name(config, name),
+        model=model_name(config, spec.head_size, name),
         layers=len(layer_names(cache)),
         heads=spec.num_kv_heads,
         head_dim=spec.head_size,

@@ -1,0 +1,63 @@
+"""How far a model's rotated keys depend on nothing but the token and its position.
+
+Most ways to scale rotary embeddings fix all frequencies when the model is made. Two change them by the length of the
+call: `dynamic` stretches them beyond the length that the model was trained for, `longrope` takes other factors there.
+Up to that length their keys are the same in every call, beyond it they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from openshelf.errors import BadInput
+
+_FIXED = frozenset({"default", "linear", "yarn", "llama3", "proportional", "ntk_alpha", "axial", "mrope"})
+
+
+def reach_of(model: Any) -> int | None:
+    """The longest call, in tokens from the start, whose keys are those of every shorter one; None: any length.
+
+    BadInput if the model scales its embeddings in a way that is not known here."""
+    reaches = [reach for _, _, _, reach in _rotations(model) if reach is not None]
+    return min(reaches, default=None)
+
+
+def changing_buffers(model: Any) -> set[str]:
+    """Names of the buffers that a call may change: frequencies of whose original there is a copy."""
+    names = set()
+    for name, module, prefix, reach in _rotations(model):
+        if reach is not None and hasattr(module, f"{prefix}original_inv_freq"):
+            names.add(f"{name}.{prefix}inv_freq".lstrip("."))
+    return names
+
+
+def _rotations(model: Any) -> Iterator[tuple[str, Any, str, int | None]]:
+    """Each rotation's module by name, the prefix of its buffers, and how far it reaches."""
+    for name, module in model.named_modules():
+        kinds = getattr(module, "rope_type", None)
+        if isinstance(kinds, str):
+            yield name, module, "", _reach(module, kinds, None)
+        elif isinstance(kinds, Mapping):
+            for layer_type, kind in kinds.items():
+                yield name, module, f"{layer_type}_", _reach(module, kind, layer_type)
+        elif kinds is None and hasattr(module, "rope_scaling") and module.rope_scaling:
+            raise BadInput(
+                f"{name} scales its rotary embeddings by {module.rope_scaling}: not known here, not supported"
+            )
+
+
+def _reach(module: Any, kind: str, layer_type: str | None) -> int | None:
+    if kind in _FIXED:
+        return None
+    config = getattr(module, "config", None)
+    given = getattr(config, "rope_parameters", None) or {}
+    given = given if layer_type is None else given.get(layer_type, {})
+    if kind == "longrope" and isinstance(limit := given.get("original_max_position_embeddings"), int):
+        return limit
+    if kind == "dynamic" and isinstance(limit := getattr(module, "original_max_seq_len", None), int):
+        return limit - 1  # at this very length the frequencies of a longer call may still be there
+    raise BadInput(
+        f"rotary embeddings of the type {kind!r} are not known here: keys may depend on more than the tokens before "
+        "them, which is not supported"
+    )
