@@ -187,6 +187,7 @@ static bool wait(PyTransfer& self, double timeout_s) {
 }
 
 static void need_mapping(const RemotePin& pin) {
+    pin.remote->show(pin.array);
     auto space = std::static_pointer_cast<Space>(pin.remote->keeps);
     auto attachment = space ? std::static_pointer_cast<Attachment>(space->companion) : nullptr;
     auto check = [&] {

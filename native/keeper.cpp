@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "attach.hpp"
+#include "death.hpp"
 #include "listener.hpp"
 #include "node.hpp"
 #include "serve.hpp"
@@ -36,6 +36,7 @@ u64 hosts_hash(const std::vector<std::string>& hosts) {
 
 constexpr u64 SPIN_NS = 200 * MICRO;  // after something happened, before the agent sleeps
 constexpr int SLEEP_MS = 50;
+constexpr u64 LEAVE_NS = 1'000 * MILLI;  // that is waited for what was borrowed to arrive at its homes
 
 class Keeper {
 public:
@@ -44,28 +45,42 @@ public:
     void run();
 
 private:
-    struct Opened {                          // a space of this host
+    // A space of this host. Threads of the listener and connections on their way hold it; it is only taken out of spaces_, by the agent, when
+    // they are done with it. Until then its node answers the touches of those threads.
+    struct Opened {
         std::unique_ptr<Node> node;
-        std::shared_ptr<Proxies> proxies;
+        std::unique_ptr<Proxies> proxies;
         std::vector<std::thread> dialers;
-        std::atomic<bool> stop{false};
+        std::atomic<u32> dialing{0};
+        std::atomic<bool> stop{false};       // it is being closed, and nobody new gets it
+        u64 closing_ns = 0;
+        std::vector<std::pair<int, u64>> closers;   // who is told when it is closed: socket, id of the note
+        ~Opened() { join(); }
+        void join() {
+            for (auto& dialer : dialers)
+                if (dialer.joinable()) dialer.join();
+        }
     };
-    struct Handed { std::string space; u32 host; std::unique_ptr<Wire> wire; };
+    struct Guest {                           // a process, on the local socket
+        Loop::Watch watch;
+        std::string directory;               // of what it is attached to; or empty
+    };
+    struct Handed { std::shared_ptr<Opened> opened; u32 host; std::unique_ptr<Wire> wire; };
 
     void say(const std::string& text) const;
     void take_place();
     void open_all();
     Opened& open(const std::string& directory, u32 unit);
-    void close_space(const std::string& directory);
-    void watch(int fd, bool write);
-    void unwatch(int fd);
+    Node* node_of(const std::string& directory);
+    void begin_close(const std::string& directory, int socket, u64 id);
+    void end_closes(u64 now);
     void accept_process();
     void hear(int socket);
     void answer(int socket, u64 id, bool good, std::string_view text = {});
     void part(int socket);
     void greet(std::unique_ptr<Wire>& wire, const Hello& hello);
     Hello hello_of(const Node& node) const;
-    void dial(Opened& opened, u32 host);
+    void dial(const std::weak_ptr<Opened>& whole, Opened& opened, u32 host);
     void hand_over(Handed handed);
     void adopt_handed();
     bool needed();
@@ -74,11 +89,12 @@ private:
 
     KeeperOptions options_;
     std::string path_;                       // of socket and lock, without the ending
-    int epoll_ = -1, local_ = -1, event_ = -1, signals_ = -1, lock_ = -1;
-    std::map<int, Node*> watched_;
-    std::map<int, std::string> sockets_;     // of processes: the directory they attached to, or empty
+    Loop loop_;
+    int local_ = -1, event_ = -1, signals_ = -1, lock_ = -1;
+    Loop::Watch watches_[3];                 // of the first three
+    std::map<int, Guest> sockets_;
     std::mutex mutex_;                       // of spaces_' structure and handed_
-    std::map<std::string, std::unique_ptr<Opened>> spaces_;   // by directory
+    std::map<std::string, std::shared_ptr<Opened>> spaces_;   // by directory
     std::vector<Handed> handed_;
     std::unique_ptr<Listener> listener_;
     bool stopping_ = false;
@@ -87,14 +103,17 @@ private:
 
 Keeper::~Keeper() {
     listener_.reset();
-    for (auto& [directory, opened] : spaces_) {
-        opened->stop = true;
-        for (auto& dialer : opened->dialers) dialer.join();
-    }
+    for (auto& [directory, opened] : spaces_) opened->stop = true;
+    for (auto& [directory, opened] : spaces_) opened->join();
+    handed_.clear();
     spaces_.clear();
     if (local_ >= 0) unlink((path_ + ".sock").c_str());
-    for (auto& [socket, directory] : sockets_) close(socket);
-    for (int fd : {epoll_, local_, event_, signals_, lock_})
+    for (auto& [socket, guest] : sockets_) {
+        guest.watch.end();
+        close(socket);
+    }
+    for (auto& watch : watches_) watch.end();
+    for (int fd : {local_, event_, signals_, lock_})
         if (fd >= 0) close(fd);
 }
 
@@ -115,7 +134,6 @@ void Keeper::take_place() {
     std::string pid = std::to_string(getpid()) + "\n";
     if (ftruncate(lock_, 0) < 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) fail_os("writing " + path_ + ".lock", errno);
 
-    epoll_ = epoll_create1(EPOLL_CLOEXEC);
     event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigset_t set;
     sigemptyset(&set);
@@ -123,8 +141,8 @@ void Keeper::take_place() {
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    watch(event_, false);
-    watch(signals_, false);
+    watches_[0] = loop_.watch(event_, [this] { adopt_handed(); });
+    watches_[1] = loop_.watch(signals_, [this] { stopping_ = true; });
 
     local_ = listen_at(path_ + ".sock");
 }
@@ -149,6 +167,7 @@ void Keeper::open_all() {
 
 Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
     auto there = spaces_.find(directory);
+    if (there != spaces_.end() && there->second->stop) throw Error(Code::not_permitted, "the space at " + directory + " is just being removed");
     if (there != spaces_.end()) return *there->second;
     std::string name = directory.substr(directory.rfind('/') + 1), ending = "@" + options_.hosts[options_.self];
     if (directory != options_.root + "/" + name || !name.ends_with(ending))
@@ -156,49 +175,70 @@ Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
     if (unit < UNIT_MIN || unit > UNIT_MAX || (unit & (unit - 1)))
         throw Error(Code::bad_input, "a unit of " + std::to_string(unit) + " bytes; expected a power of two from 4 KiB to 2 MiB");
     name.resize(name.size() - ending.size());
-    auto opened = std::make_unique<Opened>();
+    auto opened = std::make_shared<Opened>();
     auto space = Space::open(directory, false, options_.boot_id);
-    opened->node = std::make_unique<Node>(name, space, options_.hosts, options_.self, unit);
+    opened->node = std::make_unique<Node>(loop_, name, space, options_.hosts, options_.self, unit);
     Node& node = *opened->node;
-    node.watch = [this, &node](int fd, bool write) { watched_[fd] = &node; watch(fd, write); };
-    node.unwatch = [this](int fd) { watched_.erase(fd); unwatch(fd); };
     node.prefetched = [this](int socket, u64 id, bool good) { answer(socket, id, good); };
     node.log = [this](const std::string& text) { say(text); };
     node.begin();
     const UnitsHead& units = node.segments().head();
-    opened->proxies = std::make_shared<Proxies>(Served{space, units.incarnation, units.unit[options_.self], [&node](u64 address, u64 bytes) { return node.owners(address, bytes); }});
+    opened->proxies = std::make_unique<Proxies>(Served{space, units.incarnation, units.unit[options_.self], [&node](u64 address, u64 bytes) { return node.owners(address, bytes); }});
     Opened& result = *opened;
     {
         std::lock_guard guard(mutex_);
-        spaces_[directory] = std::move(opened);
+        spaces_[directory] = opened;
     }
-    for (u32 host = 0; host < options_.self; host++) result.dialers.emplace_back([this, &result, host] { dial(result, host); });
+    for (u32 host = 0; host < options_.self; host++) {
+        result.dialing++;
+        result.dialers.emplace_back([this, weak = std::weak_ptr(opened), &result, host] {
+            dial(weak, result, host);
+            result.dialing--;
+        });
+    }
     say("space '" + name + "' is open");
     return result;
 }
 
-void Keeper::close_space(const std::string& directory) {
+Node* Keeper::node_of(const std::string& directory) {
     auto found = spaces_.find(directory);
-    if (found == spaces_.end()) return;
-    if (found->second->node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
-    std::unique_ptr<Opened> opened;
+    return found == spaces_.end() || found->second->stop ? nullptr : found->second->node.get();
+}
+
+// What was borrowed is given back and connections are cut, while the agent goes on: all of that needs its answers.
+void Keeper::begin_close(const std::string& directory, int socket, u64 id) {
+    auto found = spaces_.find(directory);
+    if (found == spaces_.end()) return answer(socket, id, true);
+    Opened& opened = *found->second;
+    if (opened.node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
+    opened.closers.emplace_back(socket, id);
+    if (opened.stop) return;
     {
         std::lock_guard guard(mutex_);
-        opened = std::move(found->second);
-        spaces_.erase(found);
+        opened.stop = true;
     }
-    opened->stop = true;
-    for (auto& dialer : opened->dialers) dialer.join();
+    opened.closing_ns = now_ns();
+    opened.proxies->shut();
+    opened.node->leave();
 }
 
-void Keeper::watch(int fd, bool write) {
-    epoll_event event{};
-    event.events = EPOLLIN | (write ? u32(EPOLLOUT) : 0u);
-    event.data.fd = fd;
-    if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) < 0 && errno == ENOENT && epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) < 0) fail_os("epoll", errno);
+void Keeper::end_closes(u64 now) {
+    for (auto at = spaces_.begin(); at != spaces_.end();) {
+        std::shared_ptr<Opened>& opened = at->second;
+        std::unique_lock lock(mutex_, std::defer_lock);
+        if (!opened->stop || opened->dialing || (!opened->node->left() && now - opened->closing_ns < LEAVE_NS) || (lock.lock(), opened.use_count() > 1)) {
+            ++at;
+            continue;
+        }
+        std::shared_ptr<Opened> closed = std::move(opened);
+        at = spaces_.erase(at);
+        lock.unlock();
+        say("space '" + closed->node->name() + "' is closed");
+        const auto closers = std::move(closed->closers);
+        closed.reset();                      // its addresses are free before anybody hears of it
+        for (auto [socket, id] : closers) answer(socket, id, true);
+    }
 }
-
-void Keeper::unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
 // Local processes
 
@@ -214,8 +254,7 @@ void Keeper::accept_process() {
         }
         int big = 1 << 20;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-        sockets_[fd] = "";
-        watch(fd, false);
+        sockets_[fd].watch = loop_.watch(fd, [this, fd] { hear(fd); });
     }
 }
 
@@ -227,10 +266,10 @@ void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
 
 void Keeper::part(int socket) {
     auto found = sockets_.find(socket);
-    if (auto space = spaces_.find(found->second); space != spaces_.end()) space->second->node->detach(socket);
-    unwatch(socket);
-    close(socket);
+    if (auto space = spaces_.find(found->second.directory); space != spaces_.end()) space->second->node->detach(socket);
+    for (auto& [directory, opened] : spaces_) std::erase_if(opened->closers, [&](auto& closer) { return closer.first == socket; });
     sockets_.erase(found);
+    close(socket);
 }
 
 void Keeper::hear(int socket) {
@@ -238,19 +277,23 @@ void Keeper::hear(int socket) {
     std::string text;
     int fd = -1;
     if (!receive_note(socket, note, text, &fd)) return part(socket);
-    std::string& directory = sockets_[socket];
+    std::string& directory = sockets_.at(socket).directory;
+    Node* own = node_of(directory);
+    auto attached = [&]() -> Node& {
+        if (!own) throw Error(Code::bad_input, "not attached");
+        return *own;
+    };
     try {
-        auto space = spaces_.find(directory);
         switch (note.kind) {
             case note_open:
                 open(text, u32(note.bytes));
                 return answer(socket, note.id, true);
             case note_attach: {
                 const size_t end = text.find('\n');
-                auto wanted = spaces_.find(text.substr(0, end));
-                if (!directory.empty() || wanted == spaces_.end() || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
-                Node& node = *wanted->second->node;
-                if (fd < 0 && node.lends())
+                const std::string wanted = text.substr(0, end);
+                Node* node = node_of(wanted);
+                if (!directory.empty() || !node || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
+                if (fd < 0 && node->lends())
                     throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
                 auto process = std::make_unique<Process>();
                 process->socket = socket;
@@ -262,22 +305,19 @@ void Keeper::hear(int socket) {
                     std::memcpy(&met, text.data() + at, sizeof met);
                     process->met[u32(met.host)] = met.life;
                 }
-                node.attach(std::move(process));
-                directory = wanted->first;
+                node->attach(std::move(process));
+                directory = wanted;
                 return answer(socket, note.id, true);
             }
             case note_prefetch:
-                if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
-                return space->second->node->prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
+                return attached().prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
             case note_meet:
-                if (space == spaces_.end() || note.flags >= options_.hosts.size()) throw Error(Code::bad_input, "not attached");
-                return answer(socket, note.id, space->second->node->meet(socket, note.flags, note.bytes));
+                if (note.flags >= options_.hosts.size()) throw Error(Code::bad_input, "there is no host " + std::to_string(note.flags));
+                return answer(socket, note.id, attached().meet(socket, note.flags, note.bytes));
             case note_status:
-                if (space == spaces_.end()) throw Error(Code::bad_input, "not attached");
-                return answer(socket, note.id, true, space->second->node->status());
+                return answer(socket, note.id, true, attached().status());
             case note_close:
-                close_space(text);
-                return answer(socket, note.id, true);
+                return begin_close(text, socket, note.id);
             default:
                 throw Error(Code::bad_input, "a note of kind " + std::to_string(note.kind));
         }
@@ -307,11 +347,7 @@ void Keeper::adopt_handed() {
         handed.swap(handed_);
     }
     for (Handed& one : handed)
-        for (auto& [directory, opened] : spaces_)
-            if (opened->node->name() == one.space) {
-                opened->node->adopt(one.host, std::move(one.wire));
-                break;
-            }
+        if (!one.opened->stop) one.opened->node->adopt(one.host, std::move(one.wire));
 }
 
 Hello Keeper::hello_of(const Node& node) const {
@@ -327,27 +363,23 @@ Hello Keeper::hello_of(const Node& node) const {
 
 // In a thread of the listener.
 void Keeper::greet(std::unique_ptr<Wire>& wire, const Hello& hello) {
-    std::shared_ptr<Proxies> proxies;
-    bool settled = false;
+    std::shared_ptr<Opened> wanted;
     {
         std::lock_guard guard(mutex_);
-        for (auto& [directory, opened] : spaces_) {
-            if (opened->node->name() != hello.space) continue;
-            Cluster{opened->node->base(), opened->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
-            proxies = opened->proxies;
-            settled = opened->node->settled();
-        }
+        for (auto& [directory, opened] : spaces_)
+            if (opened->node->name() == hello.space && !opened->stop) wanted = opened;
     }
-    if (!proxies) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
-    if (hello.head.role == role_process) return serve_process(*proxies, wire, hello);
+    if (!wanted) throw Error(Code::unknown_name, "space '" + hello.space + "' is not open on host " + options_.hosts[options_.self]);
+    Cluster{wanted->node->base(), wanted->node->reserve(), hosts_hash(options_.hosts), u32(options_.hosts.size())}.check(hello);
+    if (hello.head.role == role_process) return serve_process(*wanted->proxies, wire, hello);
     if (hello.head.role != role_keeper || hello.head.host <= options_.self)
         throw Error(Code::bad_input, "host " + std::to_string(hello.head.host) + " has no reason to call as role " + std::to_string(hello.head.role));
-    if (!settled) throw Error(Code::host_lost, "host " + options_.hosts[options_.self] + " is starting");
+    if (!wanted->node->settled()) throw Error(Code::host_lost, "host " + options_.hosts[options_.self] + " is starting");
     wire->send(frame_welcome, 0);
-    hand_over({hello.space, hello.head.host, std::move(wire)});
+    hand_over({std::move(wanted), hello.head.host, std::move(wire)});
 }
 
-void Keeper::dial(Opened& opened, u32 host) {
+void Keeper::dial(const std::weak_ptr<Opened>& whole, Opened& opened, u32 host) {
     Node& node = *opened.node;
     auto [name, port] = split_host(options_.hosts[host]);
     std::string said;
@@ -369,7 +401,7 @@ void Keeper::dial(Opened& opened, u32 host) {
             bool welcome = head->type == frame_welcome;
             std::string text = wire->open();
             if (!welcome) throw Error(Code::refused, "it refused: " + text.substr(std::min<size_t>(4, text.size())));
-            hand_over({node.name(), host, std::move(wire)});
+            if (auto held = whole.lock()) hand_over({std::move(held), host, std::move(wire)});
             said.clear();
             pause(25);  // until the agent has it
         } catch (const Error& error) {
@@ -397,18 +429,10 @@ bool Keeper::tick(u64 now) {
 }
 
 bool Keeper::turn(bool sleep) {
-    epoll_event events[64];
-    int count = epoll_wait(epoll_, events, 64, sleep ? SLEEP_MS : 0);
+    const bool came = loop_.wait(sleep ? SLEEP_MS : 0);
     if (u64 now = now_ns(); now - ticked_ns_ > PAUSE_NS) tick(now);  // it was stopped: leases end before anything is admitted
-    for (int at = 0; at < count; at++) {
-        int fd = events[at].data.fd;
-        if (fd == local_) accept_process();
-        else if (fd == event_) adopt_handed();
-        else if (fd == signals_) stopping_ = true;
-        else if (auto node = watched_.find(fd); node != watched_.end()) node->second->ready(fd);
-        else if (sockets_.count(fd)) hear(fd);
-    }
-    return count > 0;
+    loop_.handle();
+    return came;
 }
 
 void Keeper::run() {
@@ -417,7 +441,7 @@ void Keeper::run() {
     auto [host, port] = split_host(options_.hosts[options_.self]);
     listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); });
     if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
-    watch(local_, false);
+    watches_[2] = loop_.watch(local_, [this] { accept_process(); });
     u64 needed_ns = now_ns(), asked_ns = 0, leaving_ns = 0;
     bool waiting = false;
     for (;;) {
@@ -428,6 +452,7 @@ void Keeper::run() {
         waiting = false;
         now = now_ns();
         waiting = tick(now);
+        end_closes(now);
         if (now - asked_ns > 100 * MILLI) {
             asked_ns = now;
             if (needed()) needed_ns = now;
@@ -440,10 +465,13 @@ void Keeper::run() {
         }
         bool left = true;
         for (auto& [directory, opened] : spaces_) left &= opened->node->left();
-        if (left || now - leaving_ns > 1'000 * MILLI) return;
+        if (left || now - leaving_ns > LEAVE_NS) return;
     }
 }
 
-void keeper_run(const KeeperOptions& options) { Keeper(options).run(); }
+void keeper_run(const KeeperOptions& options) {
+    report_death("keeper " + options.hosts[options.self]);
+    Keeper(options).run();
+}
 
 }  // namespace osf

@@ -13,8 +13,8 @@ static std::string data_path(const Space& space) {
     return backing[0] == '/' ? backing : space.directory() + "/" + backing;
 }
 
-Node::Node(std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit)
-    : name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
+Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit)
+    : loop_(loop), name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
       base_(space_->header().base - self * space_->layout.reserve),
       segments_(space_->directory(), data_path(*space_), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
       coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), started_ns_(now_ns()) {
@@ -38,14 +38,18 @@ void Node::begin() {
     coherence_.start();
     settle();
     for (u64 granule : registered_) register_granule(*processes_[0], granule);
-    if (processes_[0]->faults >= 0 && settled()) watch(processes_[0]->faults, false);
 }
 
 Process::~Process() {
+    watch.end();
     if (faults >= 0) close(faults);
 }
 
 // Local processes
+
+void Node::watch(Process& process) {
+    if (process.faults >= 0 && !process.watch) process.watch = loop_.watch(process.faults, [this, &process] { faults_of(process); });
+}
 
 void Node::attach(std::unique_ptr<Process> process) {
     const u64 segment = space_->layout.heap[1].pages * PAGE;
@@ -54,7 +58,7 @@ void Node::attach(std::unique_ptr<Process> process) {
     // Touches that an earlier keeper has read and not answered are made again.
     for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++)
         wake_faults(process->faults, base_ + host * reserve() + space_->layout.data_at, segment);
-    if (settled() && process->faults >= 0) watch(process->faults, false);
+    if (settled()) watch(*process);
     processes_.push_back(std::move(process));
 }
 
@@ -70,15 +74,13 @@ void Node::settle() {
     for (u32 host = 0; host < links_.size(); host++)
         if (host != self_ && now_ns() - segments_.head().leased[host] > LEASE_NS) end_lease(host, ~u64(0));  // nobody uses anything yet
     settled_ = true;
-    for (auto& process : processes_)
-        if (process->faults >= 0) watch(process->faults, false);
+    for (auto& process : processes_) watch(*process);
     for (auto [socket, id, address, bytes, write] : std::exchange(early_, {})) prefetch(socket, id, address, bytes, write);
 }
 
 void Node::detach(int socket) {
     auto found = std::find_if(processes_.begin() + 1, processes_.end(), [&](auto& process) { return process->socket == socket; });
     if (found == processes_.end()) return;
-    if ((*found)->faults >= 0 && settled()) unwatch((*found)->faults);
     processes_.erase(found);
     std::erase_if(prefetches_, [&](auto& one) { return one.second->socket == socket; });
     std::erase_if(early_, [&](auto& one) { return std::get<0>(one) == socket; });
@@ -88,13 +90,6 @@ void Node::detach(int socket) {
 void Node::check(Process& process, int error) {
     if (error && error != ESRCH && error != ENOENT && error != ENOMEM)
         log("process " + std::to_string(process.pid) + ": " + std::strerror(error));
-}
-
-void Node::ready(int fd) {
-    for (u32 host = 0; host < links_.size(); host++)
-        if (links_[host].wire && links_[host].wire->fd() == fd) return frames_of(host);
-    for (auto& process : processes_)
-        if (process->faults == fd) return faults_of(*process);
 }
 
 void Node::faults_of(Process& process) {

@@ -17,6 +17,7 @@
 #include "coherence.hpp"
 #include "faults.hpp"
 #include "hello.hpp"
+#include "keeper_loop.hpp"
 #include "segments.hpp"
 #include "space.hpp"
 #include "wire.hpp"
@@ -37,10 +38,11 @@ struct Sync {                              // first on every connection, both wa
 
 struct Process {                           // of this host, attached
     Process() = default;
-    ~Process();                            // closes faults
+    ~Process();                            // closes faults, which nobody watches then
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     int socket = -1, faults = -1;          // the keeper itself has no socket
+    Loop::Watch watch;                     // of faults
     u64 pid = 0;
     u32 place = ~0u;                       // Segments::take_place
     std::map<u32, u64> met;                // life_of each host when it got its first view of its bytes
@@ -51,6 +53,7 @@ struct Process {                           // of this host, attached
 struct Link {                              // to another host's keeper
     std::string name;
     std::unique_ptr<Wire> wire;
+    Loop::Watch watch;                     // of the wire, and gone before it
     bool synced = false;                   // its Sync is here
     bool suspended = false;                // the lease has ended, and nothing that was borrowed is in use
     bool writing = false;                  // epoll is told to say when there is room
@@ -62,7 +65,7 @@ struct Link {                              // to another host's keeper
 
 class Node : public Medium {
 public:
-    Node(std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
+    Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
 
     const std::string& name() const { return name_; }
     const std::shared_ptr<Space>& space() const { return space_; }
@@ -79,7 +82,6 @@ public:
     void attach(std::unique_ptr<Process> process);
     void detach(int socket);
     size_t processes() const { return processes_.size() - 1; }
-    void ready(int fd);                    // one that was watched: faults of a process, or a connection
     bool meet(int socket, u32 host, u64 incarnation);   // false: it is not there, in this life
     void prefetch(int socket, u64 id, u64 address, u64 bytes, bool write);
 
@@ -93,9 +95,6 @@ public:
     std::string status();                  // one line of text per host, see keeper.cpp
     std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment
 
-    // epoll's: what changed since it last looked
-    std::function<void(int fd, bool write)> watch;
-    std::function<void(int fd)> unwatch;
     std::function<void(int socket, u64 id, bool good)> prefetched;
     std::function<void(const std::string&)> log;
 
@@ -127,6 +126,7 @@ private:
     };
     using Place = std::pair<u32, u64>;     // home, unit
 
+    void watch(Process& process);
     void faults_of(Process& process);
     void frames_of(u32 host);
     void drop_link(u32 host, const std::string& why);
@@ -152,6 +152,7 @@ private:
     void note_copy(u32 home, u64 unit);
     void make_room();
 
+    Loop& loop_;
     std::string name_;
     std::shared_ptr<Space> space_;
     std::vector<std::string> hosts_;

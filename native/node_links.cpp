@@ -19,7 +19,8 @@ void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
     const UnitsHead& head = segments_.head();
     Sync sync{head.incarnation, head.given[host], head.unit[self_], links_[self_].faults};
     link.writing = true;
-    watch(link.wire->fd(), true);
+    link.watch = loop_.watch(link.wire->fd(), [this, host] { frames_of(host); });
+    link.watch.output(true);
     // Its answer, and with it the lease, comes before anything that is asked for on this connection.
     ping(host, link.adopted_ns);
     if (!(broken_ & 1u << host)) link.wire->queue(frame_sync, 0, {reinterpret_cast<const char*>(&sync), sizeof sync});
@@ -37,7 +38,7 @@ void Node::ping(u32 host, u64 now) {
 }
 
 void Node::want_output(Link& link, bool want) {
-    if (link.writing != want) watch(link.wire->fd(), want);
+    if (link.writing != want) link.watch.output(want);
     link.writing = want;
 }
 
@@ -46,7 +47,7 @@ void Node::drop_link(u32 host, const std::string& why) {
     broken_ &= ~(1u << host);
     if (!link.wire) return;
     log("host " + link.name + " disconnected: " + why);
-    unwatch(link.wire->fd());
+    link.watch.end();
     link.wire.reset();
     connected_ &= ~(1u << host);
     link.synced = false;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <sys/socket.h>
 
 #include "serve.hpp"
 
@@ -122,6 +123,12 @@ Proxies::~Proxies() {
     for (auto& [uuid, place] : places_) place.proxy->space->abandon();
 }
 
+void Proxies::shut() {
+    std::lock_guard guard(mutex_);
+    shut_ = true;
+    for (Line* line : lines_) ::shutdown(line->wire.fd(), SHUT_RDWR);
+}
+
 u32 Proxies::count() {
     std::lock_guard guard(mutex_);
     return u32(places_.size());
@@ -129,6 +136,7 @@ u32 Proxies::count() {
 
 std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& line) {
     std::unique_lock lock(mutex_);
+    if (shut_) throw Error(Code::unknown_name, "the space is just being removed on this host");
     auto found = places_.find(uuid);
     while (found != places_.end() && found->second.leaving) {
         changed_.wait(lock);

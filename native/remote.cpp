@@ -87,10 +87,20 @@ Remote::Line& Remote::line() {
     return *present;
 }
 
-// False: some pins were dropped there, because this process did not come back in time, or the host was restarted.
+// False: some pins that this process has views by were dropped there, because it did not come back in time, or the host was restarted. What
+// it holds and never looked at (a lock, say) is no danger: a call about it is refused.
 bool Remote::holds_only(Line& line, const WelcomeHead& welcome) {
     std::lock_guard guard(line.mutex);
-    return std::all_of(line.pins.begin(), line.pins.end(), [&](const auto& one) { return one.second.incarnation == welcome.incarnation && one.second.member == welcome.member; });
+    return std::all_of(line.pins.begin(), line.pins.end(), [&](const auto& one) {
+        return !one.second.viewed || (one.second.incarnation == welcome.incarnation && one.second.member == welcome.member);
+    });
+}
+
+void Remote::show(const RemoteArray& array) {
+    Line& own = line();
+    std::lock_guard guard(own.mutex);
+    auto held = own.pins.find(array.number);
+    if (held != own.pins.end() && held->second.record == array.record) held->second.viewed = true;
 }
 
 bool Remote::views_are_gone() { return !holds_only(line(), welcome()); }

@@ -94,7 +94,8 @@ public:
     bool read_only() const { return peer_.hello.head.flags & hello_read_only; }
     std::atomic<bool> mapped{false};                // its addresses may be touched in this process
     std::atomic<bool> stale{false};                 // not, because of views whose arrays were given up there
-    bool views_are_gone();                          // arrays of this process were given up there; connects if need be
+    void show(const RemoteArray& array);            // a view of it is about to be made
+    bool views_are_gone();                          // arrays that this process has views of were given up there; connects if need be
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
     const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
@@ -155,7 +156,7 @@ private:
         u64 lanes = (1 << LANES) - 1;                           // those that are free
         u64 next_once = 1;
         std::vector<u64> releases;                              // to be told with the next call
-        struct Kept { u64 incarnation, record; u32 member, pin; };
+        struct Kept { u64 incarnation, record; u32 member, pin; bool viewed = false; };
         std::unordered_map<u64, Kept> pins;                     // by number
         std::unique_ptr<Transfers> transfers;                   // last, so that it ends first: its thread uses the rest
     };

@@ -86,8 +86,10 @@ void Remote::bequeath(Line& line, const WelcomeHead& here, Heir& heir) {
     Answer answer = finish(*heir.connection, what);
     if (!answer.good) throw_error(In(answer.payload));
     if (indices.size() != numbers.size()) throw Error(Code::refused, "the host " + peer_.label() + " did not copy all pins");
-    for (size_t at = 0; at < numbers.size(); at++)
-        heir.pins[numbers[at]] = {there.incarnation, line.pins.at(numbers[at]).record, there.member, indices[at]};
+    for (size_t at = 0; at < numbers.size(); at++) {
+        const Line::Kept& kept = line.pins.at(numbers[at]);
+        heir.pins[numbers[at]] = {there.incarnation, kept.record, there.member, indices[at], kept.viewed};
+    }
 }
 
 void Remote::fork_prepare(u64 give_up_at) {

@@ -93,6 +93,7 @@ public:
     Proxies& operator=(const Proxies&) = delete;
 
     const Served& served() const { return served_; }
+    void shut();                                 // cuts all connections, and there are no new ones; their threads end soon
     u32 count();                                 // processes with a proxy now
 
     std::shared_ptr<Proxy> enter(const Uuid& uuid, bool read_only, Line& line);
@@ -115,7 +116,7 @@ private:
     std::map<Uuid, Place> places_;
     std::set<Line*> lines_;
     u64 clear_at_;                               // processes that a killed keeper served, and that did not come back by then
-    bool stop_ = false;
+    bool stop_ = false, shut_ = false;
     std::thread ticker_;
 };
 

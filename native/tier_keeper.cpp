@@ -4,13 +4,14 @@
 #include <ctime>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "death.hpp"
 #include "fault_owner.hpp"
+#include "keeper_loop.hpp"
 #include "tier_engine.hpp"
 
 namespace osf {
@@ -24,56 +25,55 @@ public:
     void run();
 
 private:
-    struct Process { int socket, faults = -1; u32 client = NO_SLOT; };
-    void watch(int fd);
+    struct Process {
+        Loop::Watch socket, faults;              // gone before the engine may close the latter
+        u32 client = NO_SLOT;
+    };
     void accept_process();
-    void hear(Process& process);
+    void listen_to(int socket);
+    void hear(int socket);
     void part(int socket);
     static void answer(int socket, const Note& note, std::string_view text);
 
     std::string path_;
     double linger_s_;
-    int lock_ = -1, epoll_ = -1, local_ = -1, signals_ = -1;
+    int lock_ = -1, local_ = -1, signals_ = -1;
+    bool stopping_ = false;
     std::unique_ptr<TierEngine> engine_;
     std::shared_ptr<Space> space_;
+    Loop loop_;
+    Loop::Watch watches_[2];                 // of local_ and signals_
     std::map<int, Process> sockets_;
-    std::map<int, u32> faults_;              // userfaultfds: whose
 };
 
 TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : path_(directory + "/keeper"), linger_s_(linger_s) {
     lock_ = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock_ < 0) fail_os("opening " + path_ + ".lock", errno);
     if (flock(lock_, LOCK_EX | LOCK_NB) < 0) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
-    epoll_ = epoll_create1(EPOLL_CLOEXEC);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    watch(signals_);
+    watches_[1] = loop_.watch(signals_, [this] { stopping_ = true; });
     space_ = Space::open(directory, false, boot_id);
     space_->map_data();
     engine_ = std::make_unique<TierEngine>(space_, real_disk());
     local_ = listen_at(path_ + ".sock");
     if (listen(local_, 64) < 0) fail_os("listening for processes", errno);
-    watch(local_);
+    watches_[0] = loop_.watch(local_, [this] { accept_process(); });
 }
 
 TierKeeper::~TierKeeper() {
+    for (auto& [socket, process] : sockets_) process = {};
     engine_.reset();
     if (local_ >= 0) unlink((path_ + ".sock").c_str());
     for (auto& [socket, process] : sockets_) close(socket);
     space_.reset();
-    for (int fd : {epoll_, local_, signals_, lock_})
+    for (auto& watch : watches_) watch.end();
+    for (int fd : {local_, signals_, lock_})
         if (fd >= 0) close(fd);
-}
-
-void TierKeeper::watch(int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) < 0) fail_os("epoll", errno);
 }
 
 void TierKeeper::accept_process() {
@@ -88,8 +88,7 @@ void TierKeeper::accept_process() {
         }
         int big = 1 << 20;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-        sockets_[fd] = {fd};
-        watch(fd);
+        sockets_[fd].socket = loop_.watch(fd, [this, fd] { listen_to(fd); });
     }
 }
 
@@ -101,27 +100,30 @@ void TierKeeper::answer(int socket, const Note& note, std::string_view text) {
 }
 
 void TierKeeper::part(int socket) {
-    Process process = sockets_.at(socket);
-    if (process.faults >= 0) {
-        epoll_ctl(epoll_, EPOLL_CTL_DEL, process.faults, nullptr);  // it is closed when no thread of the engine uses it
-        faults_.erase(process.faults);
-    }
-    if (process.client != NO_SLOT) engine_->detach(process.client);
+    auto found = sockets_.find(socket);
+    const u32 client = found->second.client;
+    sockets_.erase(found);                   // its userfaultfd is closed when no thread of the engine uses it
+    if (client != NO_SLOT) engine_->detach(client);
     close(socket);
-    sockets_.erase(socket);
 }
 
-void TierKeeper::hear(Process& process) {
+void TierKeeper::listen_to(int socket) {
+    engine_->hold(true);
+    pollfd news{socket, POLLIN, 0};
+    for (int most = 256; most && sockets_.count(socket) && poll(&news, 1, 0) > 0; most--) hear(socket);
+    engine_->hold(false);
+}
+
+void TierKeeper::hear(int socket) {
     Note note;
     std::string text;
     int fd = -1;
-    const int socket = process.socket;
+    Process& process = sockets_.at(socket);
     if (!receive_note(socket, note, text, &fd)) return part(socket);
     auto refuse = [&](const char* why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
     if (note.kind == note_attach && process.client == NO_SLOT) {
         TierProcess is;
         if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
-        process.faults = fd;
         is.member = u32(note.address);
         is.pid = note.pid;
         is.read_only = note.flags & 1;
@@ -132,10 +134,11 @@ void TierKeeper::hear(Process& process) {
             answer(socket, {note_arm, 0, ticket, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
         };
         process.client = engine_->attach(std::move(is));
-        if (fd >= 0) {
-            faults_[fd] = process.client;
-            watch(fd);
-        }
+        if (fd >= 0)
+            process.faults = loop_.watch(fd, [this, fd, client = process.client] {
+                Touch touch;
+                for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(client, touch.address, touch.write);
+            });
         engine_->settle();
         return answer(socket, {note_answer, 1, note.id, 0, 0, 0}, {});
     }
@@ -163,23 +166,9 @@ void TierKeeper::run() {
     u64 needed = now_ns(), asked = 0;
     bool settled = false;
     for (;;) {
-        epoll_event events[64];
-        int count = epoll_wait(epoll_, events, 64, settled ? 50 : 2);
-        for (int at = 0; at < count; at++) {
-            const int fd = events[at].data.fd;
-            if (fd == signals_) return;
-            if (fd == local_) {
-                accept_process();
-            } else if (auto faults = faults_.find(fd); faults != faults_.end()) {
-                Touch touch;
-                for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(faults->second, touch.address, touch.write);
-            } else if (sockets_.count(fd)) {
-                engine_->hold(true);
-                pollfd news{fd, POLLIN, 0};
-                for (int most = 256; most && sockets_.count(fd) && poll(&news, 1, 0) > 0; most--) hear(sockets_.at(fd));
-                engine_->hold(false);
-            }
-        }
+        loop_.wait(settled ? 50 : 2);
+        loop_.handle();
+        if (stopping_) return;
         const u64 now = now_ns();
         if (!settled || now - asked > 20'000'000) {
             asked = now;
@@ -193,6 +182,9 @@ void TierKeeper::run() {
 
 }  // namespace
 
-void tier_keeper_run(const std::string& directory, const std::string& boot_id, double linger_s) { TierKeeper(directory, boot_id, linger_s).run(); }
+void tier_keeper_run(const std::string& directory, const std::string& boot_id, double linger_s) {
+    report_death("keeper of the space at " + directory);
+    TierKeeper(directory, boot_id, linger_s).run();
+}
 
 }  // namespace osf
