@@ -61,6 +61,12 @@ public:
         return fd < 0 ? nullptr : std::make_unique<RealFile>(fd);
     }
     int rename(const std::string& from, const std::string& to) override { return ::rename(from.c_str(), to.c_str()) < 0 ? -errno : 0; }
+    int rename_new(const std::string& from, const std::string& to) override {
+        if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+        if (errno != EINVAL) return -errno;
+        if (::link(from.c_str(), to.c_str()) < 0) return -errno;  // a file system without it
+        return remove(from);
+    }
     int remove(const std::string& path) override { return ::unlink(path.c_str()) < 0 ? -errno : 0; }
     int sync_directory(const std::string& of_path) override {
         const size_t slash = of_path.rfind('/');

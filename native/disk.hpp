@@ -30,6 +30,7 @@ public:
     enum Mode { existing, fresh };      // fresh: made, empty, must not be there yet
     virtual std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) = 0;  // none: error is set
     virtual int rename(const std::string& from, const std::string& to) = 0;  // replaces; durable after sync_directory
+    virtual int rename_new(const std::string& from, const std::string& to) = 0;  // -EEXIST instead of replacing
     virtual int remove(const std::string& path) = 0;
     virtual int sync_directory(const std::string& of_path) = 0;     // the directory that holds this path
     virtual bool exists(const std::string& path) = 0;

@@ -23,16 +23,21 @@ struct Sector {
     Sector& operator=(const Sector&) = delete;
 };
 
+// What a file is called until it says whose it is: a maker that is killed before leaves nothing that nobody may remove.
+static std::string draft_of(const std::string& path, u64 id) { return path + ".new-" + std::to_string(id); }
+
+static Error taken(const std::string& path) { return {Code::name_taken, "the flash file " + path + " exists already; remove it, or give another path"}; }
+
 void Flash::create(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 id) {
     std::vector<std::string> made;
     try {
         for (size_t at = 0; at < paths.size(); at++) {
             int error = 0;
-            auto file = disk.open(paths[at], Disk::fresh, true, error);
-            if (!file && error == -EEXIST)
-                throw Error(Code::name_taken, "the flash file " + paths[at] + " exists already; remove it, or give another path");
+            if (disk.exists(paths[at])) throw taken(paths[at]);  // before room is taken for another
+            const std::string draft = draft_of(paths[at], id);
+            auto file = disk.open(draft, Disk::fresh, true, error);
             if (!file) fail_os("making the flash file " + paths[at], -error);
-            made.push_back(paths[at]);
+            made.push_back(draft);
             const u64 bytes = bytes_of(slots, paths.size());
             if ((error = file->allocate(bytes)) < 0) fail_os("room for the flash file " + paths[at] + " of " + std::to_string(bytes) + " bytes", -error);
             Sector sector;
@@ -40,7 +45,11 @@ void Flash::create(Disk& disk, const std::vector<std::string>& paths, u64 slots,
             std::memcpy(sector.bytes, &head, sizeof head);
             ssize_t put = file->write(sector.bytes, SECTOR, 0);
             if (put >= 0 && put != ssize_t(SECTOR)) put = -EIO;
-            if (put < 0 || (put = file->sync()) < 0 || (put = disk.sync_directory(paths[at])) < 0) fail_os("writing the flash file " + paths[at], int(-put));
+            if (put < 0 || (put = file->sync()) < 0) fail_os("writing the flash file " + paths[at], int(-put));
+            if ((error = disk.rename_new(draft, paths[at])) == -EEXIST) throw taken(paths[at]);
+            if (error < 0) fail_os("naming the flash file " + paths[at], -error);
+            made.back() = paths[at];
+            if ((error = disk.sync_directory(paths[at])) < 0) fail_os("naming the flash file " + paths[at], -error);
         }
     } catch (...) {
         for (auto& path : made) disk.remove(path);
@@ -59,6 +68,7 @@ void Flash::remove(Disk& disk, const std::vector<std::string>& paths, u64 id) {
         int error = 0;
         auto file = disk.open(paths[at], Disk::existing, true, error);
         if (file && is_ours(*file, id, at, paths.size())) disk.remove(paths[at]);
+        disk.remove(draft_of(paths[at], id));  // of a maker that was killed
     }
 }
 

@@ -48,6 +48,7 @@ public:
 
     std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) override;
     int rename(const std::string& from, const std::string& to) override;
+    int rename_new(const std::string& from, const std::string& to) override { return exists(to) ? -EEXIST : rename(from, to); }
     int remove(const std::string& path) override;
     int sync_directory(const std::string& of_path) override;
     bool exists(const std::string& path) override;

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from openshelf import Space, spaces
-from openshelf.errors import BadInput, NameTaken, NoRoom, NotPermitted
+from openshelf.errors import BadInput, NameTaken, NoRoom, NotPermitted, UnknownName
+from openshelf.space import _keepers
 from tests.tiers.shelves import DRAM, FLASH, MIB, demoted, keeper, make, tiers, wait_until, words
 
 
@@ -25,6 +26,20 @@ def test_space_is_removed_with_its_flash_files_and_its_keeper(mode: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     make(tmp_path).close()
+
+
+def test_space_that_is_removed_while_it_is_being_opened_is_unknown(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path).close()
+
+    def too_late(path: Path) -> bool:
+        Space.remove("shelf")
+        return False
+
+    monkeypatch.setattr(_keepers, "answers", too_late)
+    with pytest.raises(UnknownName, match="was removed while it was being opened"):
+        Space.open("shelf")
 
 
 def test_striped_files_share_the_bytes(mode: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 import openshelf
 from openshelf import _core
-from openshelf.errors import BadInput, OpenshelfError
+from openshelf.errors import BadInput, OpenshelfError, UnknownName
 from openshelf.space import _places
 from openshelf.space._hosts import Hosts
 
@@ -104,7 +104,10 @@ def ensure(keeper: Keeper) -> Path:
         return keeper.socket
     # One at a time: of several that start, all but one would end with a message in the log.
     start = keeper.path.with_name(f"{keeper.path.name}.start")
-    gate = os.open(start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        gate = os.open(start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise UnknownName(f"{keeper.label} was removed while it was being opened") from None
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
         if not answers(keeper.socket):

@@ -1,0 +1,43 @@
+// Whoever is killed while a space's flash files are made leaves nothing that stands in the way of the next.
+#include "flash.hpp"
+#include "sim_disk.hpp"
+
+using namespace osf;
+using namespace osf::test;
+
+int main() {
+    const std::vector<std::string> paths{"/disk/a", "/disk/b"};
+    SimDisk whole;
+    Flash::create(whole, paths, 64, 7);
+    const long operations = whole.operations();
+    CHECK(whole.names() == std::set<std::string>({"/disk/a", "/disk/b"}));
+    for (long killed = 1; killed <= operations; killed++) {
+        SimDisk disk;
+        disk.cut_at(killed);
+        bool cut = false;
+        try {
+            Flash::create(disk, paths, 64, 7);
+        } catch (const PowerCut&) {
+            cut = true;
+        }
+        CHECK(cut);
+        disk.kill();
+        Flash::remove(disk, paths, 7);
+        CHECK(disk.names().empty());
+        Flash::create(disk, paths, 64, 8);
+    }
+    SimDisk other;  // a file of somebody else's stays as it is, whenever it comes
+    int error = 0;
+    other.open("/disk/b", Disk::fresh, false, error);
+    other.replace("/disk/b", std::vector<char>(5, 'x'));
+    bool refused = false;
+    try {
+        Flash::create(other, paths, 64, 7);
+    } catch (const Error& found) {
+        refused = found.code == Code::name_taken;
+    }
+    CHECK(refused && other.names() == std::set<std::string>({"/disk/b"}) && other.content("/disk/b").size() == 5);
+    Flash::remove(other, paths, 7);
+    CHECK(other.names().size() == 1);
+    std::puts("flash_test: ok");
+}

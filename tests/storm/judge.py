@@ -1,0 +1,107 @@
+"""What is asked of a storm's spaces when nobody works on them: after a power cut, and at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from openshelf import Space
+from openshelf.errors import Corrupt, NameTaken, UnknownName
+from tests.processes import State
+from tests.storm.ledger import ABSENT, CONTESTED, NAMES, SPACES, THERE, WORKERS, Ledger, Problem, content_of
+from tests.storm.member import TITLES, Handle, Member, life_of
+
+
+def restore(state: State, kind: str, place: str) -> None:
+    """Each space is made again from its files, and shows one moment since its last flush."""
+    member = Member(kind, 0, place)
+    for index in range(SPACES):
+        life, there = member.book.life(index)
+        options = member.options(index, life)
+        try:
+            space = Space.create(TITLES[index], "32MiB", exist_ok=True, **options)
+        except (
+            Corrupt,
+            NameTaken,
+        ) as error:  # being made or removed, or never flushed: its user removes its files
+            flushed = index != CONTESTED and any(member.book.flushed_in(index, owner, life) for owner in range(WORKERS))
+            if flushed and there == THERE:
+                raise Problem(f"{TITLES[index]} was flushed, and cannot be restored: {error!r}") from error
+            for file in (member.place / "flash").glob(f"{TITLES[index]}*"):
+                file.unlink()
+            member.book.live(index, life, ABSENT)
+            continue
+        if index != CONTESTED and there == THERE:
+            compare_restored(member, space, index, life)
+        else:
+            space.close()
+            Space.remove(TITLES[index])
+            member.book.live(index, life, ABSENT)
+
+
+def compare_restored(member: Member, space: Space, index: int, life: int) -> None:
+    try:
+        if life_of(space, index) != life:
+            raise Problem(f"{TITLES[index]} was restored as in another life")
+    except UnknownName:
+        if any(member.book.flushed_in(index, owner, life) for owner in range(WORKERS)):
+            raise Problem(f"{TITLES[index]} was flushed, and restored empty") from None
+        space.close()
+        Space.remove(TITLES[index])
+        member.book.live(index, life, ABSENT)
+        return
+    for owner in range(WORKERS):
+        member.book.fall_back(index, owner, life, shown(space, index, life, owner))
+    sound(space)
+
+
+def shown(space: Space, index: int, life: int, owner: int) -> dict[int, int]:
+    """The contents that the names of an owner show."""
+    found = {name: space.get(f"{owner}/{name}") for name in range(NAMES)}
+    return {name: content_of(array.numpy(), index, life, owner) for name, array in found.items() if array is not None}
+
+
+def sound(space: Space) -> None:
+    """The metadata is whole, and no memory is kept that nobody holds."""
+    space.describe()  # gives back what the dead had
+    checked = space.check()
+    if wrong := {kind: count for kind, count in checked.items() if kind not in ("arrays", "bytes") and count}:
+        raise Problem(f"the check of {space.name} finds {wrong}")
+    listed = sum(entry[1] for entry in space._native.list(""))
+    if checked["bytes"] != listed:
+        raise Problem(f"{space.name} keeps {checked['bytes'] - listed} bytes that nobody holds")
+
+
+def last_look(state: State, kind: str, place: str) -> None:
+    """Nobody works any more: every name shows what its owner did last, every lock is free, nothing is kept."""
+    book = Ledger(Member(kind, 0, place).place / "ledger")
+    for index in range(SPACES):
+        if index == CONTESTED:
+            with contextlib.suppress(UnknownName):
+                Space.remove(TITLES[index])
+            continue
+        life, there = book.life(index)
+        if there != THERE:
+            continue
+        with Space.open(TITLES[index]) as space:
+            look_at(space, book, Handle(space, index, life))
+        if (members := Space.members(TITLES[index])) > 1:  # a keeper is one
+            raise Problem(f"{TITLES[index]} has {members} members, and nobody has it open")
+        Space.remove(TITLES[index])
+
+
+def look_at(space: Space, book: Ledger, handle: Handle) -> None:
+    for owner in range(WORKERS):
+        found = shown(space, handle.number, handle.life, owner)
+        wanted = book.shown(handle.number, owner, handle.life)
+        if found != wanted:
+            raise Problem(f"the names of owner {owner} in {space.name} show {found}, not {wanted}")
+    if not space.lock("lock").acquire(5):
+        raise Problem("the lock is held by nobody who lives")
+    space.lock("lock").release()
+    space.delete("channel")  # with the arrays that were under way in it
+    sound(space)
+    names: list[Any] = [entry for entry in space.list() if "/" in entry.name]
+    for entry in names:
+        space.delete(entry.name)
+    sound(space)

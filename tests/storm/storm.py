@@ -1,0 +1,308 @@
+"""Runs a storm: starts the workers, kills and stops them and their keepers as the plan says, and judges.
+
+No wrong byte: workers judge by the ledger what they read, and at the end all is compared once more. No process ends by
+a signal that the storm did not send. Nobody hangs: no step takes 10 s of the time that this process itself got to run,
+so that a busy machine is not mistaken for a hang; stopped time is not counted. Nothing leaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.conftest import alive
+from tests.hosts.cluster import Cluster, processes_under
+from tests.hosts.nursery import NurseryPeer
+from tests.processes import Died, Failed, stop_process
+from tests.storm import judge
+from tests.storm.ledger import CHILD, DOING, SINCE_NS, STEP, WORKERS, Ledger, Problem
+from tests.storm.member import TITLES
+from tests.storm.plan import Event, events, operations
+from tests.storm.stuck import where_is
+from tests.storm.worker import work
+
+HANG_S = 10.0
+_TICK_S = 0.005
+_LINGER_S = "1"
+
+
+class Slot:
+    """One worker after another."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lives = number, 0
+        self.peer: NurseryPeer | None = None
+        self.stopped = False
+
+
+class Watched:
+    """How long a slot of the ledger has been at one thing, in time that the watch itself got to run."""
+
+    def __init__(self) -> None:
+        self.since, self.age = 0, 0.0
+
+
+class Storm:
+    def __init__(self, cluster: Cluster, kind: str, seed: int) -> None:
+        self.cluster, self.kind, self.seed = cluster, kind, seed
+        self.place, self.host = cluster.directory, cluster[0]
+        (self.place / "flash").mkdir()
+        self.book = Ledger(self.place / "ledger")
+        self.slots = [Slot(number) for number in range(WORKERS)]
+        self.watched = [Watched() for _ in range(2 * WORKERS)]
+        self.looked = time.monotonic()
+        self.done: Counter[str] = Counter()
+        self.steps: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        """Events for so long; then everybody ends, and what is left is judged."""
+        try:
+            for slot in self.slots:
+                self.start(slot)
+            self.watch(0.3)
+            end = time.monotonic() + seconds
+            for event in events(self.kind, self.seed):
+                self.watch(event.pause)
+                getattr(self, event.what)(event)
+                self.done[event.what] += 1
+                if time.monotonic() > end:
+                    break
+            self.settle()
+            self.finish()
+        except BaseException as error:
+            error.add_note(self.story())
+            raise
+
+    def start(self, slot: Slot) -> None:
+        peer = self.host.peer(OPENSHELF_LINGER=_LINGER_S)
+        self.book.slots[slot.number] = 0
+        slot.lives += 1
+        peer.start(work, self.kind, slot.number, self.seed, slot.lives, str(self.place))
+        slot.peer = peer
+
+    # What is done to them
+
+    def kill(self, event: Event) -> None:
+        slot = self.slots[event.whom]
+        self.end(slot)
+        self.start(slot)
+
+    def kill_all(self, event: Event) -> None:
+        """The next to open a space finds only what is in its files."""
+        for slot in self.slots:
+            self.end(slot)
+        for slot in self.slots:
+            self.start(slot)
+
+    def end(self, slot: Slot) -> None:
+        """By SIGKILL; a child of it lives on and ends by itself, in order."""
+        assert slot.peer is not None
+        slot.peer.kill()
+        code = slot.peer.process.exitcode
+        if code != -signal.SIGKILL:
+            raise Problem(f"worker {slot.number} ended by itself with {code}: {slot.peer.text()}")
+        self.orphan(slot)
+        slot.peer = None
+
+    def orphan(self, slot: Slot) -> None:
+        if child := int(self.book.slots[slot.number, CHILD]):
+            number = WORKERS + slot.number
+            while alive(child):
+                self.look(number)
+                self.wait()
+            if self.book.slots[number, DOING] and not self.book.slots[number, CHILD]:
+                assert slot.peer is not None
+                raise Problem(f"an orphan of worker {slot.number} ended by itself: {slot.peer.text()}")
+
+    def kill_child(self, event: Event) -> None:
+        """A forked child; its parent looks how it ended."""
+        row = self.book.slots[event.whom]
+        if child := int(row[CHILD]):
+            with contextlib.suppress(ProcessLookupError):
+                handle = os.pidfd_open(child)
+                if int(row[CHILD]) == child:  # not reaped when the descriptor was had: it is the one
+                    self.book.slots[WORKERS + event.whom, CHILD] = 1
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                os.close(handle)
+
+    def stop(self, event: Event) -> None:
+        slot = self.slots[event.whom]
+        assert slot.peer is not None
+        with self.stopped(slot.peer.pid):
+            slot.stopped = True
+            self.watch(event.seconds)
+        slot.stopped = False
+
+    @contextlib.contextmanager
+    def stopped(self, pid: int) -> Iterator[None]:
+        with contextlib.suppress(OSError):  # a keeper may have ended
+            stop_process(pid)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+
+    def kill_keeper(self, event: Event) -> None:
+        """One of them, as soon as it is there; nothing is lost with it."""
+        if keepers := sorted(self.host.keepers()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keepers[event.whom % len(keepers)], signal.SIGKILL)
+
+    def stop_keeper(self, event: Event) -> None:
+        """And then, or not, kills it without it having gone on."""
+        if keepers := sorted(self.host.keepers()):
+            pid = keepers[event.whom % len(keepers)]
+            with self.stopped(pid):
+                self.watch(event.seconds)
+                if event.whom % 2:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def power_cut(self, event: Event) -> None:
+        """All processes and all of memory are gone; what was flushed is restored."""
+        for pid in processes_under(self.host.directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # else one of them might start a keeper while others are being killed
+        for slot in self.slots:
+            if child := int(self.book.slots[slot.number, CHILD]):
+                self.book.slots[WORKERS + slot.number, CHILD] = 1
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        for pid in self.host.keepers():
+            os.kill(pid, signal.SIGKILL)
+        for slot in self.slots:
+            self.end(slot)
+        for entry in self.host.directory.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+        self.ask(judge.restore, self.kind, str(self.place))
+        for slot in self.slots:
+            self.start(slot)
+
+    def ask(self, function: object, *arguments: object) -> object:
+        """One call in a process of its own."""
+        peer = self.host.peer(OPENSHELF_LINGER=_LINGER_S)
+        answer = peer.call(function, *arguments)  # type: ignore[arg-type]
+        peer.stop()
+        return answer
+
+    # What must be true
+
+    def watch(self, seconds: float) -> None:
+        """Looks after the workers for a while."""
+        end = time.monotonic() + seconds
+        while True:
+            for slot in self.slots:
+                if slot.peer is not None and slot.peer.pipe.poll():
+                    self.ended(slot, slot.peer)
+            for number in range(2 * WORKERS):
+                self.look(number)
+            if time.monotonic() >= end:
+                return
+            self.wait()
+
+    def wait(self) -> None:
+        """A tick of the watch."""
+        time.sleep(_TICK_S)
+        now = time.monotonic()
+        passed, self.looked = min(now - self.looked, 10 * _TICK_S), now
+        for number, watched in enumerate(self.watched):
+            since = int(self.book.slots[number, SINCE_NS]) if self.book.slots[number, DOING] else 0
+            if since != watched.since or not since:
+                watched.since, watched.age = since, 0.0
+            elif not self.slots[number % WORKERS].stopped:
+                watched.age += passed
+
+    def look(self, number: int) -> None:
+        if self.watched[number].age > HANG_S:
+            row = self.book.slots[number]
+            if number >= WORKERS and not alive(int(self.book.slots[number - WORKERS, CHILD])):
+                self.watched[number].age = 0.0
+                row[DOING] = 0  # it was killed
+                return
+            took = (time.monotonic_ns() - int(row[SINCE_NS])) / 1e9
+            child = " (its child)" if number >= WORKERS else ""
+            raise Problem(f"worker {number % WORKERS}{child} hangs for {took:.1f} s{self.where()}")
+
+    def where(self) -> str:
+        """The stacks of all processes of the storm, keepers too."""
+        pids = sorted(processes_under(self.host.directory))
+        return "".join(f"\n{where_is(pid)}" for pid in pids)
+
+    def ended(self, slot: Slot, peer: NurseryPeer) -> None:
+        try:
+            answer = peer.finish()
+        except Failed as error:
+            raise Problem(f"worker {slot.number}: {error}") from None
+        except Died as death:
+            raise Problem(f"worker {slot.number} ended by itself with {death.code}: {peer.text()}") from None
+        raise Problem(f"worker {slot.number} stopped by itself: {answer}")
+
+    def settle(self) -> None:
+        """Left alone, everybody gets on."""
+        before = [int(self.book.slots[slot.number, STEP]) for slot in self.slots]
+        for slot in self.slots:
+            while int(self.book.slots[slot.number, STEP]) == before[slot.number]:
+                self.watch(0.01)
+
+    def finish(self) -> None:
+        self.book.stop = True
+        for slot in self.slots:
+            assert slot.peer is not None
+            while not slot.peer.pipe.poll():
+                for number in range(2 * WORKERS):
+                    self.look(number)
+                self.wait()
+            try:
+                self.steps.update(slot.peer.finish())
+            except Failed as error:
+                raise Problem(f"worker {slot.number}: {error}") from None
+            slot.peer.stop()
+        self.ask(judge.last_look, self.kind, str(self.place))
+        deadline = time.monotonic() + 30
+        while left := self.left():
+            if time.monotonic() > deadline:
+                raise Problem(f"when all is over there are still {left}")
+            time.sleep(0.02)
+
+    def left(self) -> list[str]:
+        """Processes and files after everything was removed; the registry's lock is the directory's own."""
+        files = [path for path in self.host.directory.rglob("*") if path.name != ".lock"]
+        processes = processes_under(self.host.directory).items()
+        return [str(path) for path in [*files, *(self.place / "flash").iterdir()]] + [
+            f"process {pid}: {line!r}" for pid, line in processes if alive(pid)
+        ]
+
+    # What a failure says
+
+    def story(self) -> str:
+        lines = [f"seed {self.seed}; again: {replay(self.kind, self.seed)}", f"done: {dict(self.done)}"]
+        for slot in self.slots:
+            step = int(self.book.slots[slot.number, STEP])
+            plan = operations(self.kind, self.seed, slot.number, slot.lives)
+            last = list(enumerate(itertools.islice(plan, step + 1)))[-6:]
+            lines += [f"worker {slot.number}, life {slot.lives}, pid {slot.peer.pid if slot.peer else 'none'}:"]
+            lines += [f"  {number} {' '.join(map(str, operation))}" for number, operation in last]
+        lines += [f"{title}: {self.book.life(index)}" for index, title in enumerate(TITLES)]
+        for log in sorted(self.host.directory.glob("**/keeper*.log")):
+            lines += [f"{log}:", *log.read_text(errors="replace").splitlines()[-20:]]
+        return "\n".join(lines)
+
+
+def replay(kind: str, seed: int) -> str:
+    return f"python -m tests.storm {kind} --seed {seed}"
+
+
+def storm(kind: str, seed: int, seconds: float) -> Storm:
+    """One storm from beginning to end; nothing of it stays."""
+    with Cluster(2 if kind == "hosts" else 1) as cluster:
+        made = Storm(cluster, kind, seed)
+        made.run(seconds)
+    return made
