@@ -88,13 +88,13 @@ int protect_pages(int fd, u64 start, u64 bytes, bool on) {
     return 0;
 }
 
-int copy_pages(int fd, u64 start, const char* from, u64 bytes) {
+int copy_pages(int fd, u64 start, const char* from, u64 bytes, bool wake) {
     for (u64 done = 0; done < bytes;) {
         uffdio_copy range{};
         range.dst = start + done;
         range.src = u64(from) + done;
         range.len = bytes - done;
-        range.mode = UFFDIO_COPY_MODE_WP | UFFDIO_COPY_MODE_DONTWAKE;
+        range.mode = UFFDIO_COPY_MODE_WP | (wake ? 0 : UFFDIO_COPY_MODE_DONTWAKE);
         if (ioctl(fd, UFFDIO_COPY, &range) == 0) break;
         if (range.copy > 0) done += u64(range.copy);
         else if (errno != EAGAIN && errno != EINTR) return errno;

@@ -24,7 +24,7 @@ bool read_fault(int fd, Touch& touch);   // false: no more now
 // 0 or the error; ESRCH: the process is gone. Interrupted and partial calls are gone on with.
 int register_faults(int fd, u64 start, u64 bytes);
 int protect_pages(int fd, u64 start, u64 bytes, bool on);        // off wakes who waits
-int copy_pages(int fd, u64 start, const char* from, u64 bytes);  // into a hole, not writable; wakes nobody
+int copy_pages(int fd, u64 start, const char* from, u64 bytes, bool wake);  // into a hole, not writable
 int map_pages(int fd, u64 start, u64 bytes, bool writable);      // bytes that are in the file; wakes who waits
 int wake_faults(int fd, u64 start, u64 bytes);
 int poison_pages(int fd, u64 start, u64 bytes);                  // touches end in SIGBUS

@@ -81,6 +81,8 @@ void Node::settle() {
 void Node::detach(int socket) {
     auto found = std::find_if(processes_.begin() + 1, processes_.end(), [&](auto& process) { return process->socket == socket; });
     if (found == processes_.end()) return;
+    for (Link& link : links_)
+        if (link.pieces.early == found->get()) link.pieces.early = nullptr, link.pieces.shown = 0;
     processes_.erase(found);
     std::erase_if(prefetches_, [&](auto& one) { return one.second->socket == socket; });
     std::erase_if(early_, [&](auto& one) { return std::get<0>(one) == socket; });
@@ -142,6 +144,7 @@ void Node::touched(Process& process, const Touch& touch) {
     }
     if (!of_this_life(process, home)) return check(process, poison_pages(process.faults, address_of(home, unit), segments_.unit_bytes(home)));
     process.waiting[place] |= !touch.mapped;
+    touched_page_ = (address - address_of(home, unit)) / PAGE;
     if (home != self_ && !coherence_.may(home, unit, write)) links_[home].misses++;
     coherence_.want(home, unit, write);
 }
@@ -208,26 +211,36 @@ void Node::protect(u32 home, u64 unit) {
             check(*process, protect_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home), true));
 }
 
+// The one process that waits for a unit of another host, if it is one and its views are of this life.
+Process* Node::only_waiter(u32 home, u64 unit) {
+    Process* one = nullptr;
+    for (auto& process : processes_) {
+        if (!process->waiting.count({home, unit})) continue;
+        if (one || !of_this_life(*process, home)) return nullptr;
+        one = process.get();
+    }
+    return one;
+}
+
 void Node::fill(u32 home, u64 unit) {
     // Where one process waits for a copy, the bytes go straight into its view, not yet writable: the word comes first.
     if (home != self_) {
-        u32 waiting = 0;
-        Process* one = nullptr;
-        for (auto& process : processes_)
-            if (auto found = process->waiting.find({home, unit}); found != process->waiting.end()) waiting += 1 + !of_this_life(*process, home), one = process.get();
-        if (waiting == 1 && copy_pages(one->faults, address_of(home, unit), payload_.data(), segments_.unit_bytes(home)) == 0) {
-            one->waiting[{home, unit}] = false;
+        const u64 bytes = segments_.unit_bytes(home);
+        Pieces& pieces = links_[home].pieces;
+        Process* one = pieces.shown == bytes ? pieces.early : only_waiter(home, unit);
+        if (one && (pieces.shown == bytes || copy_pages(one->faults, address_of(home, unit), body_.data(), bytes, false) == 0)) {
+            if (auto found = one->waiting.find({home, unit}); found != one->waiting.end()) found->second = false;
             note_copy(home, unit);
             return segments_.filled(home);
         }
     }
     try {
-        segments_.fill(home, unit, payload_.data());
+        segments_.fill(home, unit, body_.data());
     } catch (const Error& full) {
         log(std::string(full.what()) + "; evicting copies");
         copies_limit_ = segments_.copied_bytes() / 2;
         make_room();
-        segments_.fill(home, unit, payload_.data());
+        segments_.fill(home, unit, body_.data());
     }
     if (home != self_) note_copy(home, unit);
 }

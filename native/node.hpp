@@ -9,6 +9,7 @@
 // write-protect the memory of the others.
 #pragma once
 
+#include <bitset>
 #include <deque>
 #include <memory>
 #include <set>
@@ -29,7 +30,15 @@ constexpr u64 START_NS = 1500 * MILLI;     // that a keeper waits for a host whi
 constexpr u64 PAUSE_NS = 500 * MILLI;      // without running: it was stopped
 constexpr u64 GRANULE = 32 * MIB;          // own bytes are registered for faults in such parts, when a first unit of one is lent
 
-enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_message };  // frame_message + Notice
+// The id of a frame about a unit: the unit, a page of it, and flags. The bytes of a unit go before their message, in pieces: the one
+// side opens the first while the other seals the second, and the page that somebody waits for goes first.
+constexpr u64 frame_id(u64 unit, u64 page, u32 flags) { return unit | page << 32 | u64(flags) << 56; }
+constexpr u64 unit_of(u64 id) { return id & 0xffff'ffff; }
+constexpr u64 page_of(u64 id) { return id >> 32 & 0xffff; }
+constexpr u32 flags_of(u64 id) { return u32(id >> 56); }
+constexpr u64 PIECE = 16 * KIB;            // at most
+
+enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_piece, frame_message };  // frame_message + Notice
 
 struct Sync {                              // first on every connection, both ways
     u64 incarnation, session;              // session: under which the receiver borrows from the sender
@@ -50,6 +59,17 @@ struct Process {                           // of this host, attached
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
 };
 
+// The bytes of a message that are here before it.
+struct Pieces {
+    Notice message = m_gets;
+    u64 unit = 0, bytes = 0;               // bytes: how many; 0: none
+    std::vector<char> body;                // as long as the longest unit, once there was any
+    std::bitset<UNIT_MAX / PAGE> pages;    // that are in it
+    Process* early = nullptr;              // whose view has `shown` bytes of it already
+    u64 shown = 0;
+    void forget() { bytes = shown = 0, early = nullptr, pages.reset(); }
+};
+
 struct Link {                              // to another host's keeper
     std::string name;
     std::unique_ptr<Wire> wire;
@@ -60,6 +80,8 @@ struct Link {                              // to another host's keeper
     bool faults = true;
     u64 adopted_ns = 0, pinged_ns = 0;
     u64 round_trip_ns = 0;
+    Pieces pieces;
+    std::map<u64, u64> first;              // page of a unit that it asked for: that one goes first
     u64 misses = 0, recalls = 0, invalidations = 0, bytes_in = 0, bytes_out = 0;
 };
 
@@ -144,6 +166,12 @@ private:
     void check(Process& process, int error);
     void register_own(u64 unit);
     int register_granule(Process& process, u64 granule);
+    void control(u32 host, const FrameHead& head, const std::string& bytes);
+    void take_piece(u32 host, const FrameHead& head);
+    void show_early(Link& link, u32 home, u64 at, u64 bytes);
+    void forget_pieces(u32 host);
+    Process* only_waiter(u32 home, u64 unit);
+    void send_bytes(Wire& wire, Notice message, u64 unit, std::span<const char> bytes, u64 first);
     void deliver(u32 from, Notice message, u64 unit, u32 flags);
     void receive(u32 from, Notice message, u64 unit, u32 flags);
     void synced(u32 host, const Sync& sync);
@@ -163,7 +191,8 @@ private:
     std::vector<Link> links_;
     std::vector<std::unique_ptr<Process>> processes_;   // [0]: the keeper itself
     std::set<u64> registered_;             // granules of the own segment
-    std::vector<char> payload_;            // bytes of the message being received
+    std::span<const char> body_;           // bytes of the message being received
+    u64 touched_page_ = 0;                 // of the unit that is being asked for
     std::map<Place, u64> holds_;           // until when
     std::map<Place, std::deque<Held>> waiting_;
     std::multimap<Place, std::shared_ptr<Prefetch>> prefetches_;

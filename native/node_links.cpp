@@ -7,8 +7,6 @@
 
 namespace osf {
 
-static u64 pack(u64 unit, u32 flags) { return unit | u64(flags) << 56; }
-
 void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
     if (links_[host].wire) drop_link(host, "it connected again");
     Link& link = links_[host];
@@ -50,6 +48,8 @@ void Node::drop_link(u32 host, const std::string& why) {
     link.watch.end();
     link.wire.reset();
     connected_ &= ~(1u << host);
+    forget_pieces(host);
+    link.first.clear();
     link.synced = false;
     store(segments_.head().linked, segments_.head().linked & ~(u64(1) << host));
     for (auto at = waiting_.begin(); at != waiting_.end();) {
@@ -85,6 +85,61 @@ void Node::synced(u32 host, const Sync& sync) {
     }
 }
 
+void Node::control(u32 host, const FrameHead& head, const std::string& bytes) {
+    Link& link = links_[host];
+    if (head.type == frame_ping) {
+        link.wire->queue(frame_pong, head.id);
+    } else if (head.type == frame_pong) {
+        store(segments_.head().leased[host], head.id);
+        link.suspended = false;
+        u64 took = now_ns() - head.id;
+        link.round_trip_ns = link.round_trip_ns ? std::min(link.round_trip_ns + link.round_trip_ns / 16, took) : took;
+    } else if (head.type == frame_sync && bytes.size() == sizeof(Sync)) {
+        Sync sync;
+        std::memcpy(&sync, bytes.data(), sizeof sync);
+        synced(host, sync);
+    } else {
+        throw Error(Code::refused, "frame of type " + std::to_string(head.type));
+    }
+}
+
+void Node::take_piece(u32 host, const FrameHead& head) {
+    Link& link = links_[host];
+    Pieces& pieces = link.pieces;
+    const Notice message = Notice(flags_of(head.id));
+    const u64 unit = unit_of(head.id), at = page_of(head.id) * PAGE, bytes = head.bytes;
+    const u32 home = message == m_back ? self_ : host;
+    if (!link.synced || (message != m_back && message != m_datas && message != m_datam) || !bytes || bytes % PAGE || bytes > PIECE ||
+        at + bytes > segments_.unit_bytes(home) || unit >= segments_.units(home) || (pieces.bytes && (pieces.unit != unit || pieces.message != message)))
+        throw Error(Code::refused, "a piece of no message");
+    for (u64 page = at / PAGE; page < (at + bytes) / PAGE; page++) {
+        if (pieces.pages[page]) throw Error(Code::refused, "a piece that came before");
+        pieces.pages.set(page);
+    }
+    pieces.message = message;
+    pieces.unit = unit;
+    pieces.bytes += bytes;
+    pieces.body.resize(UNIT_MAX);
+    link.wire->open(std::span(pieces.body).subspan(at, bytes));
+    if (message == m_datas && follows(Rule::order)) show_early(link, home, at, bytes);
+}
+
+// A copy that this host asked for to read: the home counts it as here from the moment that it was sent, and its INV would come behind
+// it. So what has come of it may be read at once, before the rest and before the word; it goes if the rest does not come.
+void Node::show_early(Link& link, u32 home, u64 at, u64 bytes) {
+    Pieces& pieces = link.pieces;
+    if (segments_.word(home, pieces.unit) != invalid || waiting_.count({home, pieces.unit})) return;
+    if (pieces.bytes == bytes) pieces.early = only_waiter(home, pieces.unit);
+    if (!pieces.early || copy_pages(pieces.early->faults, address_of(home, pieces.unit) + at, pieces.body.data() + at, bytes, true)) return;
+    pieces.shown += bytes;
+}
+
+void Node::forget_pieces(u32 host) {
+    Pieces& pieces = links_[host].pieces;
+    if (pieces.bytes && pieces.message == m_datas && segments_.word(host, pieces.unit) == invalid) segments_.punch(host, pieces.unit);
+    pieces.forget();
+}
+
 void Node::frames_of(u32 host) {
     Link& link = links_[host];
     if (!link.wire) return;
@@ -94,24 +149,20 @@ void Node::frames_of(u32 host) {
             store(segments_.head().heard[host], now_ns());
             while (const FrameHead* peeked = link.wire->peek()) {
                 const FrameHead head = *peeked;
-                payload_.resize(head.bytes);
-                link.wire->open(payload_);
                 link.bytes_in += head.bytes;
-                if (head.type == frame_ping) {
-                    link.wire->queue(frame_pong, head.id);
-                } else if (head.type == frame_pong) {
-                    store(segments_.head().leased[host], head.id);
-                    link.suspended = false;
-                    u64 took = now_ns() - head.id;
-                    link.round_trip_ns = link.round_trip_ns ? std::min(link.round_trip_ns + link.round_trip_ns / 16, took) : took;
-                } else if (head.type == frame_sync && head.bytes == sizeof(Sync)) {
-                    Sync sync;
-                    std::memcpy(&sync, payload_.data(), sizeof sync);
-                    synced(host, sync);
+                if (head.type == frame_piece) {
+                    take_piece(host, head);
                 } else if (head.type >= frame_message && link.synced) {
-                    deliver(host, Notice(head.type - frame_message), head.id & ((u64(1) << 56) - 1), u32(head.id >> 56));
+                    link.wire->open({});
+                    const Notice message = Notice(head.type - frame_message);
+                    const u64 unit = unit_of(head.id);
+                    if (link.pieces.bytes && (link.pieces.message != message || link.pieces.unit != unit)) throw Error(Code::refused, "pieces of another message");
+                    body_ = {link.pieces.body.data(), link.pieces.bytes};
+                    if (message == m_gets) link.first[unit] = page_of(head.id);
+                    deliver(host, message, unit, flags_of(head.id));
+                    link.pieces.forget();
                 } else {
-                    throw Error(Code::refused, "frame of type " + std::to_string(head.type));
+                    control(host, head, link.wire->open());
                 }
             }
         }
@@ -125,9 +176,9 @@ void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
     bool at_home = message == m_gets || message == m_getm || message == m_invack || message == m_back || message == m_held;
     u32 home = at_home ? self_ : from;
     bool carries = message == m_back || message == m_datas || message == m_datam;
-    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || payload_.size() != (carries ? segments_.unit_bytes(home) : 0))
+    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || body_.size() != (carries ? segments_.unit_bytes(home) : 0))
         throw Error(Code::refused, "message " + std::to_string(message) + " for unit " + std::to_string(unit) + " with " +
-                                       std::to_string(payload_.size()) + " bytes");
+                                       std::to_string(body_.size()) + " bytes");
     bool takes = message == m_gets || message == m_getm || message == m_inv || message == m_recall;
     if (message == m_held || message == m_held_end) return receive(from, message, unit, flags);  // before all else on a connection
     Place place{home, unit};
@@ -136,7 +187,7 @@ void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
     bool late = !follows(Rule::order) && carries && message != m_back;  // tests: bytes that are overtaken
     if (late) holds_[place] = now_ns() + 5 * HOLD_NS;
     if ((queue != waiting_.end() && follows(Rule::order)) || (takes && hold != holds_.end() && hold->second > now_ns() && follows(Rule::order)) || late)
-        waiting_[place].push_back({from, message, flags, std::string(payload_.data(), payload_.size())});
+        waiting_[place].push_back({from, message, flags, std::string(body_.data(), body_.size())});
     else
         receive(from, message, unit, flags);
 }
@@ -157,12 +208,27 @@ void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u3
         bytes = {segments_.bytes(source, home, unit, slot), segments_.unit_bytes(home)};
     }
     try {
-        link.wire->queue(u16(u16(frame_message) + u16(message)), pack(unit, flags), bytes);
+        u64 page = message == m_gets ? std::exchange(touched_page_, 0) : 0;
+        if (auto found = link.first.find(unit); found != link.first.end() && message == m_datas) page = found->second, link.first.erase(found);
+        if (!bytes.empty()) send_bytes(*link.wire, message, unit, bytes, page * PAGE < bytes.size() ? page * PAGE : 0);
+        link.wire->queue(u16(u16(frame_message) + u16(message)), frame_id(unit, page, flags));
         link.bytes_out += bytes.size();
         want_output(link, !link.wire->flush());
     } catch (const Error&) {
         broken_ |= 1u << host;
     }
+}
+
+void Node::send_bytes(Wire& wire, Notice message, u64 unit, std::span<const char> bytes, u64 first) {
+    auto send = [&](u64 at, u64 end) {
+        for (; at < end; at = std::min(at + PIECE, end)) {
+            wire.flush();                  // the one before; the last one goes with the message
+            wire.queue(frame_piece, frame_id(unit, at / PAGE, message), bytes.subspan(at, std::min(PIECE, end - at)));
+        }
+    };
+    send(first, first + PAGE);
+    send(first + PAGE, bytes.size());
+    send(0, first);
 }
 
 bool Node::tick(u64 now) {
@@ -174,7 +240,7 @@ bool Node::tick(u64 now) {
         while (!at->second.empty() && (hold == holds_.end() || hold->second <= now)) {
             Held held = std::move(at->second.front());
             at->second.pop_front();
-            payload_.assign(held.bytes.begin(), held.bytes.end());
+            body_ = held.bytes;
             try {
                 receive(held.from, held.message, place.second, held.flags);
             } catch (const Error& error) {

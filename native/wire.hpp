@@ -39,7 +39,7 @@ static_assert(sizeof(FrameHead) == 16);
 constexpr u32 FRAME_MAX = u32(MIB + 4 * KIB);  // of payload; a head that says more is refused before anything is buffered
 constexpr u32 BULK = u32(256 * KIB);           // payload of one frame of many: the sealed bytes still fit a core's cache
 constexpr u8 FRAME_VERSION = 1;
-constexpr u32 WIRE_VERSION = 2;  // 1 sealed with AES-128-GCM
+constexpr u32 WIRE_VERSION = 3;  // 1 sealed with AES-128-GCM; 2 sent the bytes of a unit in one frame
 
 // What a listener remembers of dialers: the randoms of hellos it answered, so that a repeated hello gets no answer, and how many
 // are at the door now. Safe for many threads. Only hellos of key holders are remembered, so nobody else can push them out.
