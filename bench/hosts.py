@@ -10,14 +10,12 @@ program has one core for itself.
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from rich.progress import track
 from hosts_peers import NAMES, peers
 from openshelf.errors import NotPermitted
 from openshelf.show.tour import Host, Line, TwoHosts, in_namespaces, on_loopback
-from side_by_side import Report, Row, arguments, p99
+from side_by_side import Report, Row, arguments, one_core_taken, p99
 
 PROCESS = str(Path(__file__).with_name("hosts_process.py"))
 UNIT, MIB = 64 << 10, 1 << 20
@@ -134,17 +132,6 @@ def faults(bench: Bench) -> None:
     case = "plain load of a unit that the other host stored into, one core taken"
     bench.add("miss_busy", case, ratio, "bare TCP, 64 KiB", misses, f"<= {2 * quiet:.3g}, twice the quiet one", note)
     return None
-
-
-@contextmanager
-def one_core_taken() -> Iterator[None]:
-    last = max(os.sched_getaffinity(0))
-    code = f"import os\nos.sched_setaffinity(0, {{{last}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code]) as busy:
-        try:
-            yield
-        finally:
-            busy.kill()
 
 
 def touches(bench: Bench, rounds: int) -> tuple[Runs, Runs, Runs, dict[str, Runs]]:

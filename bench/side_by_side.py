@@ -11,8 +11,11 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,18 @@ def arguments(description: str, *, with_peers: bool = False) -> argparse.Namespa
     parser.add_argument("--quick", action="store_true", help="under 50 s")
     parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
     return parser.parse_args()
+
+
+@contextmanager
+def one_core_taken() -> Iterator[None]:
+    """Another program computes on the last core meanwhile."""
+    last = max(os.sched_getaffinity(0))
+    code = f"import os\nos.sched_setaffinity(0, {{{last}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code]) as busy:
+        try:
+            yield
+        finally:
+            busy.kill()
 
 
 def timed(work: Callable[[], object], times: int = 1) -> float:
