@@ -52,6 +52,8 @@ native-tsan: $(VENV)/.tools
 
 comma := ,
 
+# Three workers on two cores: threads of torch that spin for each other would hold up everybody.
+pytest: export OMP_WAIT_POLICY := passive
 pytest: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not serial and not soak"
 	$(BIN)/python -m pytest -m "serial and not soak"
