@@ -77,9 +77,10 @@ def check_runs(seed: int) -> None:
     for run in runs(plan.captured, drawn.model):
         for number, (batch, (tree, theirs, state)) in enumerate(zip(drawn.batches, expected, strict=True)):
             torch.manual_seed(number)
-            result = run(*batch)
+            given = copied(batch)
+            result = run(*given)
             assert torch.utils._pytree.tree_structure(result) == tree
-            assert bits(tensors_of(result)) == theirs, f"call {number}"
+            assert bits(tensors_of(result) + list(given)) == theirs, f"call {number}"
             assert torch.equal(torch.get_rng_state(), state)
         ours, theirs = state_of(run, plain)
         assert ours == theirs
@@ -116,12 +117,14 @@ def _plainly() -> Iterator[None]:
 
 @_plainly()
 def _ran(drawn: Drawn) -> tuple[list[Any], Any]:
-    """By plain PyTorch: form and bits of results and the generator's state after each call, and the model after all."""
+    """By plain PyTorch: form and bits of results, arguments and the generator after each call; the model after all."""
     expected = []
     for number, batch in enumerate(drawn.batches):
         torch.manual_seed(number)
-        result = drawn.model(*copied(batch))
-        expected.append((torch.utils._pytree.tree_structure(result), bits(tensors_of(result)), torch.get_rng_state()))
+        given = copied(batch)
+        result = drawn.model(*given)
+        theirs = bits(tensors_of(result) + list(given))  # what it changes in its arguments, too
+        expected.append((torch.utils._pytree.tree_structure(result), theirs, torch.get_rng_state()))
     return expected, drawn.model
 
 

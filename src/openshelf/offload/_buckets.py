@@ -26,6 +26,7 @@ from openshelf.offload._rates import Rates
 from openshelf.offload._runner import Runner
 from openshelf.offload._source import packed_from
 from openshelf.offload._torch import torch
+from openshelf.offload._tree import flatten
 from openshelf.space import parse_size
 
 SMALLEST = 16  # tokens, or whatever a length counts, of the smallest bucket
@@ -106,7 +107,7 @@ class Buckets:
     def _length(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Of the first tensor whose shape grows with it; all others are compared when the model runs."""
         (inputs,) = self._lengths.captured.inputs
-        leaves = torch.utils._pytree.tree_leaves((args, inputs.in_order(kwargs)))
+        leaves = flatten((args, inputs.in_order(kwargs))).leaves
         for leaf, expected in zip(leaves, self._lengths.inputs, strict=False):
             if not isinstance(expected, View) or not isinstance(leaf, torch.Tensor):
                 continue

@@ -24,7 +24,9 @@ from openshelf.offload._lifetimes import padded
 from openshelf.offload._module_uses import Weights, noted
 from openshelf.offload._mover import Lane, Mover
 from openshelf.offload._pack import pack_state
+from openshelf.offload._reach import tensors_in
 from openshelf.offload._torch import torch
+from openshelf.offload._tree import PLAIN, flatten, refilled
 from openshelf.space import format_size
 
 AHEAD = 64  # uses that are looked at to find what to read next
@@ -46,7 +48,7 @@ class ByModule:
                 return result
             self._position = 0
             try:
-                return self._own(self._model(*args, **kwargs))
+                return self._own(self._model(*args, **kwargs), args, kwargs)
             except BaseException:  # hooks that count uses may not have run
                 self._begin_anew()
                 raise
@@ -161,11 +163,14 @@ class ByModule:
         at = bisect_left(uses, self._position + 1)
         return uses[at] - self._position if at < len(uses) else uses[0] + count - self._position
 
-    def _own(self, result: Any) -> Any:
-        """A result that is a weight itself is copied: the arena is used again."""
+    def _own(self, result: Any, args: Any, kwargs: Any) -> Any:
+        """What is a weight itself is copied, in the result and in what was given: the arena is used again."""
         whole = self._arena.untyped_storage().data_ptr()
 
-        def copied(tensor: Any) -> Any:
-            return tensor.clone() if tensor.untyped_storage().data_ptr() == whole else tensor
+        def ours(tensor: Any) -> bool:
+            return type(tensor) in PLAIN and bool(tensor.untyped_storage().data_ptr() == whole)
 
-        return torch.utils._pytree.tree_map_only(torch.Tensor, copied, result)
+        if not any(map(ours, tensors_in((result, args, kwargs)))):
+            return result
+        flat = flatten((result, args, kwargs))
+        return refilled(flat, [one.clone() if ours(one) else one for one in flat.leaves])[0]

@@ -10,32 +10,37 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload._buffers import computed_buffers
-from openshelf.offload._captured import Captured, Draft, Inputs, finish, modules_of, trained_of
+from openshelf.offload._captured import Captured, Draft, finish, modules_of, trained_of
 from openshelf.offload._composites import taken_apart_as_when_run
+from openshelf.offload._crossing import Given, hand_out, take_in
 from openshelf.offload._known import not_traced, really
+from openshelf.offload._reach import restorer, tensors_in
 from openshelf.offload._record import NOT_THE_MODELS, Recorder, watch_modules
 from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 from openshelf.offload._update import Updates
 
-pytree: Any = torch.utils._pytree
 fake_errors: Any = torch._subclasses.fake_tensor
 
 
 @told("capturing the model")
-def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Captured:
-    """The program of `model(*args, **kwargs)` without gradients."""
+def capture(
+    model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, give_back: bool = True
+) -> Captured:
+    """The program of `model(*args, **kwargs)` without gradients.
+
+    `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run.
+    """
     with _recording(model) as (recorder, draft, fakes), torch.no_grad(), recorder:
-        args, kwargs = _inputs(recorder, draft, args, kwargs or {}, "")
-        result = model(*args, **kwargs)
-        _outputs(recorder, draft, result)
+        given = take_in(recorder, draft, args, kwargs or {})
+        result = model(*given.args, **given.kwargs)
+        hand_out(recorder, draft, result, given if give_back else Given.nothing())
         _keep_state(recorder, fakes)
     return finish(recorder, draft)
 
@@ -67,8 +72,9 @@ def capture_training(
         for number in range(micro):
             prefix = f"{number}." if micro > 1 else ""
             recorder.phase = "forward"
-            fake_args, fake_kwargs = _inputs(recorder, draft, args, kwargs or {}, prefix)
-            result = model(*fake_args, **fake_kwargs)
+            given = take_in(recorder, draft, args, kwargs or {}, prefix)
+            result = model(*given.args, **given.kwargs)
+            given.need_same()
             value = loss(result) if loss else result.loss
             if value is None:
                 raise CaptureFailed("the model's result has no loss: give it labels, or give `loss`")
@@ -79,7 +85,7 @@ def capture_training(
             del result, value
         with torch.no_grad():
             norm = sink.end()
-        _outputs(recorder, draft, (*losses, norm) if clip is not None else tuple(losses))
+        hand_out(recorder, draft, (*losses, norm) if clip is not None else tuple(losses), Given.nothing())
         _keep_state(recorder, fakes)
     return finish(recorder, draft)
 
@@ -169,15 +175,44 @@ class _Fakes:
 
     parameters: dict[str, tuple[Any, Any]]  # name -> real, fake; one name for each parameter
     registered: list[tuple[dict[str, Any], str, Any, Any]]  # a module's table, name in it, real, fake
-    attributes: list[tuple[str, dict[str, Any], dict[str, Any]]]  # a module's path, its __dict__, a copy from before
+    attributes: list[_Attributes]
     tables: list[tuple[str, Any, Any]]  # a module's path, what is registered there, a copy from before
 
 
-def _know_caches() -> None:
-    """transformers' caches as trees of tensors, so that models can take and return them."""
-    module: Any = sys.modules.get("transformers")
-    if module is not None:
-        module.integrations.executorch.register_dynamic_cache_export_support()
+@dataclasses.dataclass
+class _Attributes:
+    """What a module has beside what is registered, and what it held before."""
+
+    path: str
+    table: dict[str, Any]
+    before: dict[str, Any]
+    tensors: dict[str, list[Any]]
+    restore: dict[str, Callable[[], None]]  # lists, dicts and objects that a model may change in place
+
+    @classmethod
+    def of(cls, path: str, module: Any) -> _Attributes:
+        table = vars(module)
+        before = {name: value for name, value in table.items() if name not in _MODULES_OWN}
+        tensors = {name: tensors_in(value) for name, value in before.items()}
+        return cls(path, table, before, tensors, {name: restorer(value) for name, value in before.items()})
+
+    def with_fakes(self) -> list[str]:
+        return [
+            name
+            for name, value in self.table.items()
+            if name not in _MODULES_OWN
+            and any(isinstance(one, fake_errors.FakeTensor) for one in tensors_in((value, self.before.get(name))))
+        ]
+
+    def put_back(self, name: str) -> None:
+        if name not in self.before:
+            del self.table[name]
+        else:
+            self.table[name] = self.before[name]
+            self.restore[name]()
+
+
+_MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @contextlib.contextmanager
@@ -186,7 +221,6 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
         raise BadInput(
             f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
         )
-    _know_caches()
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None, modules_of(model))
@@ -209,7 +243,7 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     for path, module in model.named_modules():
         tables = module._parameters, module._buffers, module._modules, module._non_persistent_buffers_set
         fakes.tables += [(path, table, table.copy()) for table in tables]
-        fakes.attributes.append((path, vars(module), {name: _copy(value) for name, value in vars(module).items()}))
+        fakes.attributes.append(_Attributes.of(path, module))
     fakes.registered += [
         (table, name, tensor, by_id[id(tensor)])
         for module in model.modules()
@@ -231,33 +265,10 @@ def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
         for _, table, before in fakes.tables:
             table.clear()
             table.update(before)
-        for _, table, before in fakes.attributes:
-            for name in [name for name, value in table.items() if _has_fakes(value)]:
-                _put_back(table, name, before)
+        for one in fakes.attributes:
+            for name in one.with_fakes():
+                one.put_back(name)
         unwatch()
-
-
-def _copy(value: Any) -> Any:
-    """A list or dict may be changed in place by the model."""
-    return value.copy() if type(value) in (list, dict) else value
-
-
-def _put_back(table: dict[str, Any], name: str, before: dict[str, Any]) -> None:
-    """What an attribute held before, in the list or dict that it is."""
-    value = table[name]
-    if name not in before:
-        del table[name]
-    elif type(value) is type(before[name]) is list:
-        value[:] = before[name]
-    elif type(value) is type(before[name]) is dict:
-        value.clear()
-        value.update(before[name])
-    else:
-        table[name] = before[name]
-
-
-def _has_fakes(value: Any) -> bool:
-    return any(isinstance(one, fake_errors.FakeTensor) for one in pytree.tree_leaves(value))
 
 
 def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
@@ -284,12 +295,12 @@ def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
         for (_, fake, _), value in zip(given, values, strict=True):
             fake.copy_(value)
     read = set(map(id, recorder.constants.values()))
-    for path, table, before in fakes.attributes:
-        for name, value in table.items():
-            if _has_fakes(value) and any(id(one) in read for one in pytree.tree_leaves(before.get(name))):
+    for module in fakes.attributes:
+        for name in module.with_fakes():
+            if any(id(one) in read for one in module.tensors.get(name, ())):
                 raise CaptureFailed(
-                    f"{path or 'the model'} reads the tensor in its attribute {name!r} and then puts another one "
-                    "there, for the next call: make it a buffer (register_buffer)"
+                    f"{module.path or 'the model'} reads the tensor in its attribute {name!r} and then puts another "
+                    "one there, for the next call: make it a buffer (register_buffer)"
                 )
 
 
@@ -304,50 +315,6 @@ def _stand_in(recorder: Recorder, bases: dict[int, Any], name: str, tensor: Any,
         recorder.store(base, name, kind, True, value)
     fake = base.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     return torch.nn.Parameter(fake, tensor.requires_grad) if kind == "weight" else fake
-
-
-def _inputs(
-    recorder: Recorder, draft: Draft, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    paths, tree = pytree.tree_flatten_with_path((args, kwargs))
-    leaves, views = [], []
-    for path, leaf in paths:
-        if isinstance(leaf, torch.Tensor):
-            if leaf.layout != torch.strided:
-                raise BadInput(
-                    f"the input{pytree.keystr(path)} has layout {leaf.layout}: only dense tensors can be planned"
-                )
-            fake = recorder.new(leaf, prefix + "input" + pytree.keystr(path), "input")
-            leaves.append(fake)
-            views.append(recorder.view(fake))
-            if not leaf.is_floating_point():
-                recorder.known.tell(views[-1], leaf, is_input=True)
-        else:
-            leaves.append(leaf)
-            views.append(leaf)
-    draft.inputs.append(Inputs(tree, tuple(views), tuple(kwargs)))
-    args, kwargs = pytree.tree_unflatten(leaves, tree)
-    return args, kwargs
-
-
-def _outputs(recorder: Recorder, draft: Draft, result: Any) -> None:
-    leaves, draft.tree = pytree.tree_flatten(result)
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            known = recorder.number(leaf)
-            if known is None or recorder.stored[known].given or recorder.stored[known].kind == "gradient":
-                leaf = leaf.clone()
-            view = recorder.view(leaf)
-            stored = recorder.stored[view.storage]
-            stored.kind, stored.kept = "output", True
-            draft.outputs.append(view)
-        elif leaf is None or isinstance(leaf, (bool, int, float, str)):
-            draft.outputs.append(leaf)
-        else:
-            raise CaptureFailed(
-                f"the model's result has a {type(leaf).__name__} in it, which is neither a tensor nor known to "
-                "torch.utils._pytree (a cache? then call it with use_cache=False)"
-            )
 
 
 def _why(recorder: Recorder, error: Exception) -> str:

@@ -12,9 +12,9 @@ from openshelf.offload._kernels import workspace_of
 from openshelf.offload._program import Op, Program, Storage
 from openshelf.offload._record import Recorder
 from openshelf.offload._torch import torch
+from openshelf.offload._tree import Flat, Together, Tree, contents, fill, flatten, key_of
 from openshelf.offload._update import Update, Updates
 
-pytree: Any = torch.utils._pytree
 Modules = dict[str, tuple[str, bool, tuple[str, ...]]]  # path -> class, whether it trains, names of its own tensors
 
 
@@ -42,7 +42,7 @@ class Inputs:
     among the leaves.
     """
 
-    tree: Any
+    tree: Tree
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
@@ -56,13 +56,18 @@ class Inputs:
             )
         return {name: kwargs[name] for name in self.names}
 
-    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
-        """The tensor for each input storage; BadInput unless these arguments are like those captured."""
-        leaves, tree = pytree.tree_flatten((args, self.in_order(kwargs)))
-        if tree != self.tree:
-            raise BadInput(f"this was captured for arguments of the form {self.tree}, got {tree}: capture these too")
+    def taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Flat, dict[int, Any]]:
+        """The arguments taken apart, and the tensor for each input storage.
+
+        BadInput unless these arguments are like those captured.
+        """
+        flat = flatten((args, self.in_order(kwargs)))
+        if flat.tree != self.tree:
+            raise BadInput(
+                f"this was captured for arguments of the form {self.tree}, got {flat.tree}: capture these too"
+            )
         found = {}
-        for position, (leaf, expected) in enumerate(zip(leaves, self.leaves, strict=True)):
+        for position, (leaf, expected) in enumerate(zip(flat.leaves, self.leaves, strict=True)):
             if isinstance(expected, View) and isinstance(leaf, torch.Tensor):
                 if (tuple(leaf.shape), leaf.dtype) != (expected.shape, expected.dtype):
                     raise BadInput(
@@ -80,9 +85,41 @@ class Inputs:
                         f"{expected.dtype} {expected.shape}, and they are not those captured: capture these too"
                     )
                 found[expected.storage] = leaf
-            elif type(leaf) is not type(expected) or leaf != expected:  # 1, 1.0 and True do not promote alike
-                raise BadInput(f"this was captured for the argument {expected!r}, got {leaf!r}: capture it with that")
-        return found
+            elif key_of(leaf) != key_of(expected):
+                raise BadInput(
+                    f"this was captured for the argument {flat.paths[position]} = {expected!r}, got {leaf!r}: capture "
+                    "it with that"
+                )
+        return flat, found
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a call's outputs are put together: its result, then what it did to the containers that it was given.
+
+    `effects`: the number of a container, its keys and what its class needs, the forms of what is new there (None: as
+    it was). `written`: positions of the arguments' tensors that were changed in place.
+    """
+
+    result: Tree
+    effects: tuple[tuple[int, tuple[Any, ...], Any, tuple[Tree | None, ...]], ...] = ()
+    written: tuple[int, ...] = ()
+
+    def put_together(self, leaves: list[Any], given: Flat) -> Any:
+        """The result; the caller's arguments, `given`, are changed as the model's were."""
+        made = Together(leaves, given.objects)
+        result = made.build(self.result)
+        changed = []
+        for number, keys, more, parts in self.effects:
+            before = dict(zip(*contents(given.objects[number])[:2], strict=True))
+            values = [before[key] if one is None else made.build(one) for key, one in zip(keys, parts, strict=True)]
+            changed.append((given.objects[number], (keys, tuple(values), more)))
+        for container, now in changed:
+            fill(container, now)
+        with torch.no_grad():
+            for position, value in zip(self.written, made.rest(), strict=True):
+                given.leaves[position].copy_(value)
+        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +143,7 @@ class Captured:
     values: dict[int, Any]
     inputs: tuple[Inputs, ...]
     outputs: tuple[Any, ...]  # leaves, Views where these are tensors
-    tree: Any  # of outputs
+    outcome: Outcome | None  # how the outputs are put together
     gradients: dict[str, View]
     updates: Updates | None
     outside: tuple[int, ...]
@@ -122,7 +159,7 @@ class Draft:
     views: dict[str, View]
     inputs: list[Inputs]
     outputs: list[Any]
-    tree: Any
+    outcome: Outcome | None
     modules: Modules
     trained: frozenset[str] | None = None
     states: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
@@ -179,7 +216,7 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
             dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(recorder, one)) for one in draft.inputs
         ),
         outputs=tuple(renumbered(draft.outputs)),
-        tree=draft.tree,
+        outcome=draft.outcome,
         gradients=renumbered(draft.gradients),
         updates=draft.updates,
         outside=tuple(workspace_of(call)[1] for call in calls),

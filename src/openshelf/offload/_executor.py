@@ -49,8 +49,11 @@ class Executor(Bound):
         if len(batches) != len(captured.inputs):
             raise BadInput(f"this was captured for {len(captured.inputs)} micro batches, got {len(batches)}")
         self._feeds.clear()
+        given = []
         for inputs, (args, kwargs) in zip(captured.inputs, batches, strict=True):
-            self._feeds.update(inputs.tensors(args, kwargs))
+            flat, feeds = inputs.taken(args, kwargs)
+            given.append(flat)
+            self._feeds.update(feeds)
         if captured.updates is not None:
             captured.updates.begin_step()
         self.begun = True
@@ -58,7 +61,9 @@ class Executor(Bound):
         self.begun = False
         leaves = [self._handed_out(leaf) if isinstance(leaf, View) else leaf for leaf in captured.outputs]
         self._handed.clear()
-        return torch.utils._pytree.tree_unflatten(leaves, captured.tree)
+        self._feeds.clear()
+        assert captured.outcome is not None
+        return captured.outcome.put_together(leaves, given[0])
 
     @contextlib.contextmanager
     def watched(self, run: Callable[[Instruction], None]) -> Iterator[None]:

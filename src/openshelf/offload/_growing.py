@@ -101,7 +101,7 @@ class Growing:
             torch.empty((one.batch, one.heads, self._longest, one.width), dtype=one.dtype, device="meta")
             for one in self.shapes
         )
-        found = capture(self, (ids, *buffers))
+        found = capture(self, (ids, *buffers), give_back=False)  # they are written in place
         if {one.name for one in found.program.storages if one.kind == "input"} < set(input_names(len(buffers))):
             raise CaptureFailed("the model does not use all of its inputs and its cache")
         return found

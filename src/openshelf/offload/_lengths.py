@@ -53,6 +53,8 @@ class Lengths:
         between = (shortest + longest) // 2 + 1
         ends = (capture_at(shortest), capture_at(longest))
         parts = _lines(_parts(ends[0]), _parts(ends[1]), shortest, longest)
+        if ends[0].outcome != ends[1].outcome or ends[0].inputs[0].tree != ends[1].inputs[0].tree:
+            raise CaptureFailed(f"arguments or results at a length of {shortest} are of another form than at {longest}")
         if shortest < between < longest and at(parts, between) != _parts(capture_at(between)):
             raise CaptureFailed(
                 f"what the model does at a length of {between} does not grow evenly from {shortest} to {longest}: its "

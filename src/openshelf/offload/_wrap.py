@@ -12,9 +12,8 @@ from openshelf.offload._model_plan import ModelPlan, plan
 from openshelf.offload._packed import Packed
 from openshelf.offload._runner import Runner, packed_state, state_of
 from openshelf.offload._torch import torch
+from openshelf.offload._tree import flatten, key_of
 from openshelf.space import parse_size
-
-pytree: Any = torch.utils._pytree
 
 
 class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
@@ -106,11 +105,11 @@ def _empty(model: Any) -> None:
 
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Equal for arguments that one plan fits."""
-    leaves, tree = pytree.tree_flatten((args, dict(sorted(kwargs.items()))))
+    flat = flatten((args, dict(sorted(kwargs.items()))))
     known = tuple(
-        (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else (type(one), one) for one in leaves
+        (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else key_of(one) for one in flat.leaves
     )
-    return known, str(tree)
+    return known, flat.tree
 
 
 def wrap(
