@@ -164,6 +164,18 @@ def test_sparse_inputs_are_refused() -> None:
         capture(torch.nn.Linear(4, 4), (torch.ones(2, 4).to_sparse(),))
 
 
+def test_optimizer_of_another_model_is_refused_and_says_which_parameters() -> None:
+    model, other, x = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3), torch.ones(2, 4)
+    for optimizer in (torch.optim.AdamW(other.parameters()), torch.optim.SGD([*model.parameters(), other.bias], lr=1)):
+        with pytest.raises(BadInput, match=r"not the model's \(number . of group 0, float32 \(3"):
+            capture_training(model, (x,), loss=torch.sum, optimizer=optimizer)
+    stale = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.weight = torch.nn.Parameter(model.weight.detach().clone())
+    with pytest.raises(BadInput, match="1 of 2 parameters"):
+        capture_training(model, (x,), loss=torch.sum, optimizer=stale)
+    capture_training(model, (x,), loss=torch.sum, optimizer=torch.optim.SGD([model.weight], lr=1.0))  # some will do
+
+
 def test_optimizers_that_are_not_known_are_refused() -> None:
     model = torch.nn.Linear(4, 4)
     for optimizer in (torch.optim.Adagrad(model.parameters()), torch.optim.AdamW(model.parameters(), fused=True)):

@@ -96,6 +96,8 @@ class _Sink:
     def __init__(self, recorder: Recorder, draft: Draft, fakes: _Fakes, optimizer: Any, clip: float | None) -> None:
         self.recorder, self.draft, self.clip, self.last = recorder, draft, clip, False
         self.updates = draft.updates = Updates(optimizer) if optimizer is not None else None
+        if self.updates is not None:
+            self.updates.need_parameters_of(real for real, _ in fakes.parameters.values())
         self.norms: dict[str, Any] = {}
         self.params = {name: (real, fake) for name, (real, fake) in fakes.parameters.items() if fake.requires_grad}
         self._hooks = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, Mismatch
@@ -91,6 +91,23 @@ class Updates:
             for group, rule in zip(optimizer.param_groups, self.rules, strict=True)
             for param in group["params"]
         }
+
+    def need_parameters_of(self, parameters: Iterable[Any]) -> None:
+        """BadInput if the optimizer has parameters that are none of these: they would never be updated."""
+        optimizer, known = self._optimizer(), set(map(id, parameters))
+        assert optimizer is not None, "asked while it is captured"
+        others = [
+            f"number {number} of group {at}, {str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}"
+            for at, group in enumerate(optimizer.param_groups)
+            for number, one in enumerate(group["params"])
+            if id(one) not in known
+        ]
+        if others:
+            raise BadInput(
+                f"the optimizer has {len(others)} of {sum(self._sizes)} parameters that are not the model's "
+                f"({'; '.join(others[:3])}{'; ...' if others[3:] else ''}): it is of another model, or was made before "
+                "the model was given new parameters; make it anew from model.parameters()"
+            )
 
     def need_same(self) -> None:
         """Mismatch if the optimizer was stepped, or given other states, since they were captured."""
