@@ -1,9 +1,10 @@
 """Module by module: weights come into an arena before the module that uses them runs, without a plan.
 
-For models that no program can hold, because what they do depends on values. The first call goes through the model as
-it is and notes which module uses which weights, and in which order. Then weights leave memory. Ever after each module
-waits for its own, and the next ones in that order are on their way meanwhile; what is used last of all leaves first. If
-a call goes another way, modules that come unexpected are read when they come, and the order is found again from there.
+For models that no program can hold: what they do depends on values, or a user's hooks have to run. The first call goes
+through the model as it is and notes which module uses which weights, and in which order. Then weights leave memory.
+Ever after each module waits for its own, and the next ones in that order are on their way meanwhile; what is used last
+of all leaves first. If a call goes another way, modules that come unexpected are read when they come, and the order is
+found again from there.
 
 Only weights are in the arena: what modules compute is torch's, and not counted. No gradients.
 """
@@ -12,13 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
 from openshelf.errors import NoRoom
+from openshelf.offload._emptied import Forward, values_of
 from openshelf.offload._holes import Holes
 from openshelf.offload._homes import Homes
+from openshelf.offload._hooks import need_no_backward_hooks
 from openshelf.offload._kv_tier import as_tensor
 from openshelf.offload._lifetimes import padded
 from openshelf.offload._module_uses import Weights, noted
@@ -35,20 +39,27 @@ AHEAD = 64  # uses that are looked at to find what to read next
 class ByModule:
     """Calls a model with its weights in an arena of `budget` bytes. Not thread-safe."""
 
-    def __init__(self, model: Any, budget: int, folder: Path | str | None) -> None:
+    def __init__(self, model: Any, budget: int, folder: Path | str | None, forward: Forward | None = None) -> None:
         self._model, self._budget, self._folder = model, padded(budget), folder
         self._weights = Weights(model)
+        self._forward = forward or Forward(model)
         self._mover: Mover | None = None
+        self._hooks: list[Any] = []
+        need_no_backward_hooks(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
             if self._mover is None:
-                result, self._order, self._needs, deepest = noted(self._model, self._weights, args, kwargs)
+                with self._forward.answers():
+                    result, self._order, self._needs, deepest = noted(self._model, self._weights, args, kwargs)
+                result = self._own(result, args, kwargs, lambda one: self._weights.number(one) is not None)
                 self._leave_memory(deepest)
                 return result
             self._position = 0
             try:
-                return self._own(self._model(*args, **kwargs), args, kwargs)
+                with self._forward.answers():
+                    result = self._model(*args, **kwargs)
+                return self._own(result, args, kwargs, self._in_arena)
             except BaseException:  # hooks that count uses may not have run
                 self._begin_anew()
                 raise
@@ -69,7 +80,7 @@ class ByModule:
             )
         first = dict.fromkeys(s for _, uses in self._order for s in uses)
         names = [one.name for one in self._weights.storages]
-        packed = pack_state(self._weights.state(), [names[s] for s in first], folder=self._folder)
+        packed = self.packed = pack_state(self._weights.state(), [names[s] for s in first], folder=self._folder)
         homes = Homes(self._folder)
         for number, name in enumerate(names):
             homes.packed(number, packed, name)
@@ -82,10 +93,27 @@ class ByModule:
         for position, (_, uses) in enumerate(self._order):
             for s in uses:
                 self._uses[s].append(position)
-        self._weights.empty()
-        for path, module in self._model.named_modules():
-            module.register_forward_pre_hook(lambda *_, path=path: self._enter(path))
-            module.register_forward_hook(lambda *_, path=path: self._leave(path), always_call=True)
+        self._emptied = self._weights.empty(self._forward)
+        for path, module in self._model.named_modules():  # weights are there before other hooks look
+            enter = module.register_forward_pre_hook(lambda *_, path=path: self._enter(path), prepend=True)
+            leave = module.register_forward_hook(lambda *_, path=path: self._leave(path), always_call=True)
+            self._hooks += [enter, leave]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the weights have left memory."""
+        return self._mover is not None
+
+    def give_back(self) -> None:
+        """The model has its weights in memory again, and nobody's hooks."""
+        if self._mover is None:
+            return
+        for hook in self._hooks:
+            hook.remove()
+        self._begin_anew()
+        self._emptied.give_back(values_of(self.packed))
+        self._mover.close()
+        self._mover = None
 
     def _begin_anew(self) -> None:
         """Nothing is in the arena, or on its way there."""
@@ -163,14 +191,16 @@ class ByModule:
         at = bisect_left(uses, self._position + 1)
         return uses[at] - self._position if at < len(uses) else uses[0] + count - self._position
 
-    def _own(self, result: Any, args: Any, kwargs: Any) -> Any:
-        """What is a weight itself is copied, in the result and in what was given: the arena is used again."""
-        whole = self._arena.untyped_storage().data_ptr()
+    def _own(self, result: Any, args: Any, kwargs: Any, ours: Callable[[Any], bool]) -> Any:
+        """What is a weight itself is copied, in the result and in what was given: its memory is used again."""
 
-        def ours(tensor: Any) -> bool:
-            return type(tensor) in PLAIN and bool(tensor.untyped_storage().data_ptr() == whole)
+        def leaves(tensor: Any) -> bool:
+            return type(tensor) in PLAIN and not tensor.is_meta and ours(tensor)
 
-        if not any(map(ours, tensors_in((result, args, kwargs)))):
+        if not any(map(leaves, tensors_in((result, args, kwargs)))):
             return result
         flat = flatten((result, args, kwargs))
-        return refilled(flat, [one.clone() if ours(one) else one for one in flat.leaves])[0]
+        return refilled(flat, [one.detach().clone() if leaves(one) else one for one in flat.leaves])[0]
+
+    def _in_arena(self, tensor: Any) -> bool:
+        return bool(tensor.untyped_storage().data_ptr() == self._arena.untyped_storage().data_ptr())

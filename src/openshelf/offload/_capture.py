@@ -19,6 +19,7 @@ from openshelf.offload._buffers import computed_buffers
 from openshelf.offload._captured import Captured, Draft, finish, modules_of, trained_of
 from openshelf.offload._composites import taken_apart_as_when_run
 from openshelf.offload._crossing import Given, hand_out, take_in
+from openshelf.offload._hooks import need_no_hooks
 from openshelf.offload._known import not_traced, really
 from openshelf.offload._reach import restorer, tensors_in
 from openshelf.offload._record import NOT_THE_MODELS, Recorder, watch_modules
@@ -37,7 +38,7 @@ def capture(
 
     `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run.
     """
-    with _recording(model) as (recorder, draft, fakes), torch.no_grad(), recorder:
+    with _recording(model, training=False) as (recorder, draft, fakes), torch.no_grad(), recorder:
         given = take_in(recorder, draft, args, kwargs or {})
         result = model(*given.args, **given.kwargs)
         hand_out(recorder, draft, result, given if give_back else Given.nothing())
@@ -65,7 +66,7 @@ def capture_training(
     """
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
-    with _recording(model) as (recorder, draft, fakes), torch.enable_grad(), recorder:
+    with _recording(model, training=True) as (recorder, draft, fakes), torch.enable_grad(), recorder:
         recorder.training, draft.trained = True, trained_of(model)
         sink = _Sink(recorder, draft, fakes, optimizer, clip)
         losses = []
@@ -218,11 +219,12 @@ _MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @contextlib.contextmanager
-def _recording(model: Any) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+def _recording(model: Any, *, training: bool) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     if not hasattr(model, "named_parameters"):
         raise BadInput(
             f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
         )
+    need_no_hooks(model, training=training)
     recorder = Recorder()
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None, modules_of(model))

@@ -16,18 +16,50 @@ from openshelf.offload._packed import Packed
 from openshelf.offload._torch import torch
 
 
+class Forward:
+    """Who answers when a model is called: its own forward, another one for a while, or nobody."""
+
+    def __init__(self, model: Any) -> None:
+        self._table, self._others = vars(model), list[Any]()
+        self._own, self._refuses = self._table.get("forward"), False
+
+    def refuse(self, refuses: bool) -> None:
+        """Whether calls are refused, but while somebody answers."""
+        self._refuses = refuses
+        self._set()
+
+    @contextlib.contextmanager
+    def answers(self, other: Any = None) -> Iterator[None]:
+        """The model's own forward does in here, or another one."""
+        self._others.append(other)
+        self._set()
+        try:
+            yield
+        finally:
+            self._others.pop()
+            self._set()
+
+    def _set(self) -> None:
+        alone = _refused if self._refuses else self._own
+        now = (self._others[-1] or self._own) if self._others else alone
+        self._table.pop("forward", None)
+        if now is not None:
+            self._table["forward"] = now
+
+
 class Emptied:
     """Takes the memory of a model's parameters. Buffers are small, and stay. The model cannot be called meanwhile."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, forward: Forward) -> None:
+        self._model, self._forward = model, forward
         self._kept: list[tuple[str, Any, Any]] = []  # name, the parameter, what it was
         for name, parameter in model.named_parameters():
             like = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-            self._kept.append((name, *_exchanged(model, parameter, like)))
-            if self._kept[-1][2] is not None:
-                self._kept[-1][2].data = torch.empty(0, dtype=parameter.dtype)  # the memory goes, all else stays
-        self._refuse()
+            now, was = _exchanged(model, parameter, like)
+            if was is not None:
+                was.data = torch.empty(0, dtype=was.dtype)  # the memory goes, all else stays
+            self._kept.append((name, now, was))
+        forward.refuse(True)
 
     def give_back(self, value: Callable[[str], Any]) -> None:
         """The parameters hold these tensors, by name, and the model is as it was."""
@@ -38,21 +70,7 @@ class Emptied:
                 was.data = value(name)
                 _exchanged(self._model, parameter, was)
         self._kept = []
-        vars(self._model).pop("forward", None)
-
-    @contextlib.contextmanager
-    def callable(self, forward: Any = None) -> Iterator[None]:
-        """The model's own forward can be called in here, or another one in its place."""
-        vars(self._model).pop("forward", None)
-        if forward is not None:
-            vars(self._model)["forward"] = forward
-        try:
-            yield
-        finally:
-            self._refuse()
-
-    def _refuse(self) -> None:
-        vars(self._model)["forward"] = _refused
+        self._forward.refuse(False)
 
 
 def _refused(*_: Any, **__: Any) -> Any:
@@ -84,7 +102,7 @@ def values_of(packed: Packed) -> Callable[[str], Any]:
         one = packed.tensors[name]
         if one.storage not in storages:
             homes.packed(one.storage, packed, name)
-            storages[one.storage] = torch.from_numpy(homes.value(one.storage))
+            storages[one.storage] = torch.from_numpy(homes.value(one.storage)).clone()  # aligned as torch's own are
         dtype = getattr(torch, one.dtype)
         if 0 in one.shape:
             return torch.empty_strided(one.shape, one.stride, dtype=dtype)

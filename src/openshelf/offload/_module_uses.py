@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from openshelf.offload._emptied import Emptied, Forward
 from openshelf.offload._torch import torch
 
 pytree: Any = torch.utils._pytree
@@ -11,6 +12,7 @@ Uses = tuple[str, tuple[int, ...]]  # a module's path, and the storages that it 
 
 
 class _Place(NamedTuple):
+    path: str
     module: Any
     name: str
     real: Any
@@ -27,9 +29,9 @@ class Weights:
     """Parameters, by the storage that they are in; tied ones share it. They can be emptied and be put elsewhere."""
 
     def __init__(self, model: Any) -> None:
+        self._model = model
         self.storages: list[_Storage] = []
         self._numbers: dict[int, int] = {}
-        empty: dict[int, Any] = {}
         for path, module in model.named_modules():
             for name, one in module._parameters.items():
                 if one is None:
@@ -38,16 +40,14 @@ class Weights:
                 number = self._numbers.setdefault(storage.data_ptr(), len(self.storages))
                 if number == len(self.storages):
                     self.storages.append(_Storage(f"{path}.{name}".lstrip("."), int(storage.nbytes()), []))
-                if id(one) not in empty:
-                    empty[id(one)] = torch.nn.Parameter(torch.empty_like(one, device="meta"), one.requires_grad)
-                self.storages[number].places.append(_Place(module, name, one, empty[id(one)]))
+                self.storages[number].places.append(_Place(path, module, name, one, None))
 
     def number(self, tensor: Any) -> int | None:
         return self._numbers.get(tensor.untyped_storage().data_ptr())
 
     def state(self) -> dict[str, Any]:
-        """One tensor of each storage, by the storage's name."""
-        return {one.name: one.places[0].real.detach() for one in self.storages}
+        """All parameters by all their names."""
+        return {name: one.detach() for name, one in self._model.named_parameters(remove_duplicate=False)}
 
     def own(self, module: Any) -> list[int]:
         """Storages of the parameters that a module has itself."""
@@ -55,19 +55,23 @@ class Weights:
             number for number, one in enumerate(self.storages) if any(place.module is module for place in one.places)
         ]
 
-    def empty(self) -> None:
+    def empty(self, forward: Forward) -> Emptied:
         """Takes the parameters' memory away. Their shapes and strides stay known."""
         for storage in self.storages:
             for at, place in enumerate(storage.places):
                 like = place.real
                 view = (like.dtype, tuple(like.shape), tuple(like.stride()), like.storage_offset())
                 storage.places[at] = place._replace(real=view)
-                place.module._parameters[place.name] = place.empty
+        emptied = Emptied(self._model, forward)
+        for storage in self.storages:
+            for at, place in enumerate(storage.places):
+                storage.places[at] = place._replace(empty=place.module._parameters[place.name])
+        return emptied
 
     def put(self, number: int, arena: Any, offset: int) -> None:
         """Its parameters are in the arena, at `offset`, until they are taken."""
         first = arena.storage_offset() + offset
-        for module, name, (dtype, shape, strides, begin), _ in self.storages[number].places:
+        for _, module, name, (dtype, shape, strides, begin), _ in self.storages[number].places:
             tensor = torch.empty(0, dtype=dtype)
             tensor.set_(arena.untyped_storage(), first // dtype.itemsize + begin, shape, strides)
             module._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
@@ -97,8 +101,17 @@ class _Noting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[m
         for leaf in pytree.tree_leaves((args, kwargs or {})):
             number = self.weights.number(leaf) if isinstance(leaf, torch.Tensor) and not leaf.is_meta else None
             if number is not None:
-                self.running[-1][1][number] = None
+                self._uses(number)
         return func(*args, **(kwargs or {}))
+
+    def _uses(self, number: int) -> None:
+        """The module that runs does; a weight of neither it nor a part of it was handed in, by one around it."""
+        owners = [place.path for place in self.weights.storages[number].places]
+        self.running[-1][1][number] = None
+        for path, uses in reversed(self.running):
+            if any(owner == path or owner.startswith(f"{path}." if path else "") for owner in owners):
+                uses[number] = None
+                return
 
 
 def noted(

@@ -174,8 +174,18 @@ class Runner:
     @property
     def changes_state(self) -> bool:
         """Whether calls change weights, buffers or states: what this run has of them is not what it was given."""
+        return bool(self._changed())
+
+    def changed_state(self) -> dict[str, Any]:
+        """Copies of the parameters and buffers that calls change; those that share a storage still do."""
+        with self._open():
+            values = {one: self._value(one).clone() for one in self._changed() if one in self._captured.names}
+            views = {name: view for name, view in self._captured.views.items() if view.storage in values}
+            return {name: self._tensor(view, values[view.storage]) for name, view in views.items()}
+
+    def _changed(self) -> set[int]:
         changed = {one for op in self._plan.program.ops for one in op.changes}
-        return any(one.given and one.kept and one.index in changed for one in self._plan.program.storages)
+        return {one.index for one in self._plan.program.storages if one.given and one.kept and one.index in changed}
 
     def lanes(self) -> dict[str, Lane]:
         """What each lane has moved, and how long it was busy."""
@@ -257,10 +267,10 @@ class Runner:
         homes.packed(0, packed, name)
         return torch.from_numpy(homes.value(0))
 
-    def _tensor(self, view: View) -> Any:
+    def _tensor(self, view: View, value: Any = None) -> Any:
         if 0 in view.shape:  # numpy's empty arrays have no strides to speak of
             return torch.empty_strided(view.shape, view.strides, dtype=view.dtype)
-        found = self._value(view.storage).view(view.dtype)
+        found = (self._value(view.storage) if value is None else value).view(view.dtype)
         return torch.as_strided(found, view.shape, view.strides, view.offset)
 
     def _value(self, storage: int) -> Any:

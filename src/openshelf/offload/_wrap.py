@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload._by_module import ByModule
+from openshelf.offload._emptied import Emptied, Forward, values_of
+from openshelf.offload._hooks import need_no_hooks
 from openshelf.offload._model_plan import ModelPlan, plan
 from openshelf.offload._packed import Packed
 from openshelf.offload._runner import Runner, packed_state, state_of
@@ -19,7 +23,8 @@ from openshelf.space import parse_size
 class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
     """Calls a model within a budget. Each form and shape of arguments is planned at its first call; all share an arena.
 
-    The weights leave memory at the first call: the model that was given is empty then, and must not be called itself.
+    The weights leave memory at the first call: the model that was given is empty then, and refuses to be called itself,
+    until `unwrap()` gives them back. What else the model has, its config say, is found here too.
     """
 
     def __init__(
@@ -29,51 +34,109 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         if fallback not in (None, "modules"):
             raise BadInput(f"fallback is 'modules', or None for an error, got {fallback!r}")
         self._fallback = fallback
-        self.by_module: ByModule | None = None  # once there was something that cannot be planned
-        self.model = model
+        self.model, self._answering = model, Forward(model)
         self._budget, self._folder, self._options = parse_size(budget), folder, options
+        self._begin()
+
+    def _begin(self) -> None:
+        self.by_module: ByModule | None = None  # once there was something that cannot be planned
         self._plans: dict[Any, ModelPlan] = {}
         self._packed: Packed | None = None
+        self._emptied: Emptied | None = None
         self._arena: DeviceArena | None = None
         self._loaded: tuple[Any, Runner] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.by_module is None:
-            form = self._form(args, kwargs)
             try:
-                if self._loaded is None or self._loaded[0] != form:
-                    self._loaded = (form, self._load(form, args, kwargs))
-                return self._loaded[1](*args, **kwargs)
+                return self._run(args, kwargs)(*args, **kwargs)
             except CaptureFailed:
                 if self._fallback is None or self._packed is not None:  # weights are in the order of a plan already
                     raise
-            self.by_module = ByModule(self.model, self._budget, self._folder)
+            self.by_module = ByModule(self.model, self._budget, self._folder, self._answering)
         return self.by_module(*args, **kwargs)
 
     def plan_of(self, *args: Any, **kwargs: Any) -> ModelPlan:
         """The plan for such arguments; it is made if there is none yet."""
         form = self._form(args, kwargs)
         if form not in self._plans:
-            self._plans[form] = plan(self.model, (args, kwargs), self._budget, **self._options)
+            with self._answering.answers():
+                self._plans[form] = plan(self.model, (args, kwargs), self._budget, **self._options)
         return self._plans[form]
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own `generate`, each call of the model within the budget.
+
+        Each token has a longer cache, and so a plan of its own: `offload.decode` has one for all lengths.
+        """
+        with self._answering.answers(_signed(self.forward, type(self.model).forward)):
+            return self.model.generate(*args, **kwargs)
+
+    def unwrap(self) -> Any:
+        """The model, with its weights in memory as before, and as calls have changed them. This can be called anew."""
+        if self.by_module is not None:
+            self.by_module.give_back()
+        elif self._emptied is not None:
+            value, changed = self._values()
+            if self._loaded is not None:
+                self._loaded[1].close()
+            self._arena = None
+            self._emptied.give_back(value)
+            for name, buffer in self.model.named_buffers():
+                if name in changed:
+                    with torch.no_grad():
+                        buffer.copy_(changed[name])
+        self._begin()
+        return self.model
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_weights("state_dict")
-        return super().state_dict(*args, **kwargs)
+        """As the model's own, at any time: copies of the weights, in memory, as they are now."""
+        found = self.model.state_dict(*args, **kwargs)
+        emptied, prefix = self._is_empty(), kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        if emptied:
+            value, changed = self._values()
+            for name in state_of(self.model):
+                if prefix + name in found and (found[prefix + name].is_meta or name in changed):
+                    found[prefix + name] = value(name)
+        return found
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_weights("load_state_dict")
-        return super().load_state_dict(*args, **kwargs)
+        if self._is_empty():
+            raise BadInput("the weights left memory at the first call: unwrap() before load_state_dict")
+        return self.model.load_state_dict(*args, **kwargs)
 
-    def _need_weights(self, what: str) -> None:
-        if self._packed is not None or self.by_module is not None:
-            raise BadInput(f"the weights left memory at the first call: {what} before that, or wrap the model anew")
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "model" not in self._modules:
+                raise
+            return getattr(self.model, name)
+
+    def _is_empty(self) -> bool:
+        return self._emptied is not None or (self.by_module is not None and self.by_module.is_empty)
+
+    def _values(self) -> tuple[Callable[[str], Any], dict[str, Any]]:
+        """Weights by name as they are now; and those that calls have changed."""
+        packed = self._packed if self.by_module is None else self.by_module.packed
+        assert packed is not None
+        changed = {} if self._loaded is None else self._loaded[1].changed_state()
+        there = values_of(packed)
+        return lambda name: changed[name] if name in changed else there(name), changed
 
     def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a plan is for: such arguments, and whether each module trains."""
         return _form(args, kwargs), tuple(module.training for module in self.model.modules())
 
-    def _load(self, form: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
+        """What runs such arguments."""
+        need_no_hooks(self.model)
+        form = self._form(args, kwargs)
+        if self._loaded is None or self._loaded[0] != form:
+            self._loaded = (form, self._load(args, kwargs))
+        return self._loaded[1]
+
+    def _load(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
         made = self.plan_of(*args, **kwargs)
         if self._loaded is not None and self._loaded[1].changes_state:
             raise BadInput(
@@ -83,7 +146,7 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
             )
         if self._packed is None:
             self._packed = packed_state(made.captured, state_of(self.model), self._folder, whole=True)
-            _empty(self.model)
+            self._emptied = Emptied(self.model, self._answering)
         if self._loaded is not None:
             (_, run), self._loaded = self._loaded, None
             run.close()
@@ -93,14 +156,15 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         return Runner(made.captured, made.plan, self._packed, folder=self._folder, arena=self._arena)
 
 
-def _empty(model: Any) -> None:
-    """Takes the parameters' memory away; those that are tied stay so. Buffers are small, and stay."""
-    known: dict[int, tuple[Any, Any]] = {}  # the old one is kept until all are replaced: its id is not given out again
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                empty = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-                module._parameters[name] = known.setdefault(id(parameter), (parameter, empty))[1]
+def _signed(forward: Any, own: Any) -> Any:
+    """`forward` with the signature of the model's own, which generate() looks at."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    parameters = list(inspect.signature(own).parameters.values())[1:]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
 
 
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
