@@ -13,9 +13,9 @@
 
 namespace osf {
 
-void close_space(const std::string& path, const std::string& directory) {
+void close_space(const std::string& path, const std::string& directory, u64 id) {
     int socket = dial(path);
-    Note note{note_close, 0, 0, 0, 0, 0};
+    Note note{note_close, 0, id, 0, 0, 0};
     std::string text;
     bool answered = false;
     try {
@@ -37,15 +37,15 @@ std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const At
 }
 
 Attachment::Attachment(Space& space, Options options)
-    : options_(std::move(options)), directory_(space.directory()), name_(space.header().name),
+    : options_(std::move(options)), directory_(space.directory()), name_(space.header().name), id_(space.id()),
       base_(space.header().base - options_.self * space.layout.reserve), reserve_(space.layout.reserve), data_at_(space.layout.data_at),
       segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
     int socket = dial(options_.socket);
     try {
-        Note note{note_open, 0, 0, 0, options_.unit, u64(getpid())};
+        Note note{note_open, 0, id_, 0, options_.unit, u64(getpid())};
         std::string text;
         send_note(socket, note, directory_);
-        if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened");
+        if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
         if (!note.flags) throw Error(Code::bad_input, text);
         auto open_file = [&](const std::string& path) {
             int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // also to read only: the kernel wants it so for faults
@@ -160,10 +160,10 @@ bool Attachment::await_note(int socket, Note& note, std::string& text) {
 }
 
 void Attachment::hand_over(int socket, const std::string& lives) {
-    Note note{note_attach, u32(read_only_), 0, place_, faults_ >= 0, u64(getpid())};
+    Note note{note_attach, u32(read_only_), id_, place_, 0, u64(getpid())};
     std::string text;
     send_note(socket, note, directory_ + "\n" + lives, faults_);
-    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
+    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached; " + log_beside(options_.socket) + " may say why");
     if (!note.flags) throw Error(Code::not_permitted, text);
 }
 
@@ -209,7 +209,7 @@ void Attachment::watch() {
             int next = -1;
             try {
                 next = dial(options_.socket);
-                Note open{note_open, 0, 0, 0, options_.unit, u64(getpid())};
+                Note open{note_open, 0, id_, 0, options_.unit, u64(getpid())};
                 send_note(next, open, directory_);
                 if (await_note(next, open, text) && open.flags) {
                     std::unique_lock lock(mutex_);
@@ -240,6 +240,7 @@ void Attachment::watch() {
 
 u64 Attachment::ask(Note note) {
     std::lock_guard guard(mutex_);
+    if (!unattached_.empty()) throw Error(Code::host_lost, unattached_);
     note.id = next_++;
     pending_[note.id].note = note;
     try {
@@ -385,10 +386,8 @@ void Attachment::fork_child() {
         watcher_ = std::thread([this] { watch(); });
     } catch (const Error& error) {
         unmap_segments(true);
-        char text[300];
-        std::snprintf(text, sizeof text, "openshelf: the forked process %d could not attach to the space '%s': %s; touching its arrays will end it\n",
-                      int(getpid()), name_.c_str(), error.what());
-        [[maybe_unused]] ssize_t put = write(STDERR_FILENO, text, strlen(text));
+        unattached_ = "this forked process could not attach to the space '" + name_ + "': " + error.what();
+        say_unattached(unattached_);
     }
     mutex_.unlock();
 }

@@ -72,6 +72,8 @@ private:
 
     Options options_;
     std::string directory_, name_;
+    const u64 id_;                            // of the space
+    std::string unattached_;                  // why a forked process has no keeper
     u64 base_, reserve_, data_at_, segment_bytes_;
     bool read_only_;
     Faults how_ = Faults::none;
@@ -91,7 +93,7 @@ private:
 };
 
 // The keeper lets go of the space; throws if others of this host have it open.
-void close_space(const std::string& socket, const std::string& directory);
+void close_space(const std::string& socket, const std::string& directory, u64 id);
 
 // The one of this process for the space; made at the first call, kept by the Space and by whatever else shows its memory.
 std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options);

@@ -84,9 +84,9 @@ void bind_hosts(nb::module_& m) {
               nb::gil_scoped_release release;
               return attach(space, {socket, hosts, own, unit, keeper_argv});
           }, "core"_a, "sock"_a, "hosts"_a, "own"_a, "unit"_a, "keeper_argv"_a);
-    m.def("close_space", [](std::string socket, std::string directory) {
+    m.def("close_space", [](std::string socket, std::string directory, u64 id) {
               nb::gil_scoped_release release;
-              close_space(socket, directory);
+              close_space(socket, directory, id);
           });
     m.def("keeper_run", [](std::string root, std::vector<std::string> hosts, u32 own, nb::bytes key, double linger, std::string boot_id) {
               KeeperOptions options{root, hosts, own, {}, linger, boot_id};

@@ -290,12 +290,13 @@ void bind_space(nb::module_& m) {
         .def_prop_ro("directory", [](const Space& space) { return space.directory(); })
         .def("time_lookups", time_lookups, "names"_a, "rounds"_a);
 
+    m.def("space_id", space_id);
     m.def("read_header", [](const std::string& directory) {
         Header header = read_header(directory);
         return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, std::string(header.boot_id), std::string(header.backing));
     });
     m.def("mark_removed", mark_removed);
-    m.def("live_members", live_members);
+    m.def("live_members", live_members, "directory"_a, "remote"_a = true);
     m.def("set_numpy", set_numpy);
     m.def("check_views", [](bool on) { views_are_checked = on; });
     m.def("set_recovery", [](bool on) { recovery = on; });

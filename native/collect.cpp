@@ -208,6 +208,7 @@ void Space::free_record(u32 pin) {
 }
 
 void Space::reap() {
+    members.settle_heirs();
     for (u32 slot = 0; slot < members.slots_high(); slot++) {
         if (!members.seize(slot)) continue;
         members.add_orphan();

@@ -101,6 +101,13 @@ void start_keeper(std::vector<std::string>& command, pid_t& starting) {
     if (posix_spawn(&starting, argv[0], nullptr, nullptr, argv.data(), environ) != 0) starting = 0;
 }
 
+std::string log_beside(const std::string& socket) { return socket.substr(0, socket.rfind('.')) + ".log"; }
+
+void say_unattached(const std::string& why) {
+    const std::string text = "openshelf: process " + std::to_string(getpid()) + ": " + why + "; touching its arrays will end it\n";
+    [[maybe_unused]] ssize_t put = write(STDERR_FILENO, text.data(), text.size());
+}
+
 // All of this process, for fork and for SIGBUS. The signal handler reads the list without the mutex: it only grows and is
 // walked in a process that is about to end.
 static std::mutex& all_mutex() {

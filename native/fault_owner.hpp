@@ -14,12 +14,14 @@ namespace osf {
 
 // Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
 enum NoteKind : u32 {
-    note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer,
-    note_ask, note_cancel, note_reorder, note_unpin, note_arm, note_armed,                       // of a space with a flash tier
+    note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer, note_leave,
+    note_ask, note_cancel, note_reorder, note_unpin, note_arm, note_armed, note_child,           // of a space with a flash tier
 };
 struct Note {
     u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good; ask: what (Want)
-    u64 id = 0, address = 0, bytes = 0, pid = 0;   // open: bytes of a unit; attach: 1 if a userfaultfd comes along, address the place; ask: pid is the priority
+    // open, attach, close: id is the space's (Space::id). open: bytes of a unit; attach: address the place, or the slot, bytes the member; ask: pid is
+    // the priority; child: the connection of a process that is being forked comes along. leave: another keeper, which was started to stay, takes the place.
+    u64 id = 0, address = 0, bytes = 0, pid = 0;
 };
 constexpr size_t NOTE_MAX = 64 * KIB;
 void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
@@ -27,6 +29,9 @@ bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);
 int dial(const std::string& path);           // a keeper's socket
 int listen_at(const std::string& path);      // not listening yet; private
 void start_keeper(std::vector<std::string>& command, pid_t& starting);  // unless the one that was started last is still starting
+
+std::string log_beside(const std::string& socket);                      // where the keeper of that socket writes
+void say_unattached(const std::string& why);                            // to standard error, of a forked process whose arrays are out of its reach
 
 class FaultOwner {
 public:

@@ -5,9 +5,9 @@
 #include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,6 +16,7 @@
 
 #include "attach.hpp"
 #include "death.hpp"
+#include "keeper_place.hpp"
 #include "listener.hpp"
 #include "node.hpp"
 #include "serve.hpp"
@@ -36,6 +37,7 @@ u64 hosts_hash(const std::vector<std::string>& hosts) {
 
 constexpr u64 SPIN_NS = 200 * MICRO;  // after something happened, before the agent sleeps
 constexpr int SLEEP_MS = 50;
+constexpr u64 TAKE_OVER_NS = 20'000 * MILLI;
 constexpr u64 LEAVE_NS = 1'000 * MILLI;  // that is waited for what was borrowed to arrive at its homes
 
 class Keeper {
@@ -54,7 +56,8 @@ private:
         std::atomic<u32> dialing{0};
         std::atomic<bool> stop{false};       // it is being closed, and nobody new gets it
         u64 closing_ns = 0;
-        std::vector<std::pair<int, u64>> closers;   // who is told when it is closed: socket, id of the note
+        struct Waiting { int socket; std::function<void()> then; };
+        std::vector<Waiting> closers;        // what is done when it is closed
         ~Opened() { join(); }
         void join() {
             for (auto& dialer : dialers)
@@ -69,10 +72,14 @@ private:
 
     void say(const std::string& text) const;
     void take_place();
+    void take_over();
     void open_all();
-    Opened& open(const std::string& directory, u32 unit);
+    void open(const std::string& directory, u32 unit, u64 id);
+    void open_for(int socket, const Note& note, const std::string& directory);
     Node* node_of(const std::string& directory);
-    void begin_close(const std::string& directory, int socket, u64 id);
+    void hear_ended(const std::string& directory);
+    void close_for(int socket, const Note& note, const std::string& directory);
+    void begin_close(Opened& opened, int socket, std::function<void()> then);
     void end_closes(u64 now);
     void accept_process();
     void hear(int socket);
@@ -88,16 +95,17 @@ private:
     bool tick(u64 now);
 
     KeeperOptions options_;
-    std::string path_;                       // of socket and lock, without the ending
+    std::string stem_;                       // of socket and lock
+    std::unique_ptr<KeeperPlace> place_;
     Loop loop_;
-    int local_ = -1, event_ = -1, signals_ = -1, lock_ = -1;
+    int local_ = -1, event_ = -1, signals_ = -1;
     Loop::Watch watches_[3];                 // of the first three
     std::map<int, Guest> sockets_;
     std::mutex mutex_;                       // of spaces_' structure and handed_
     std::map<std::string, std::shared_ptr<Opened>> spaces_;   // by directory
     std::vector<Handed> handed_;
     std::unique_ptr<Listener> listener_;
-    bool stopping_ = false;
+    bool stopping_ = false, handing_over_ = false;
     u64 busy_ns_ = 0, ticked_ns_ = now_ns();
 };
 
@@ -107,14 +115,14 @@ Keeper::~Keeper() {
     for (auto& [directory, opened] : spaces_) opened->join();
     handed_.clear();
     spaces_.clear();
-    if (local_ >= 0) unlink((path_ + ".sock").c_str());
     for (auto& [socket, guest] : sockets_) {
         guest.watch.end();
         close(socket);
     }
     for (auto& watch : watches_) watch.end();
-    for (int fd : {local_, event_, signals_, lock_})
+    for (int fd : {local_, event_, signals_})
         if (fd >= 0) close(fd);
+    place_.reset();                          // the next one may come
 }
 
 void Keeper::say(const std::string& text) const {
@@ -127,13 +135,9 @@ void Keeper::say(const std::string& text) const {
 }
 
 void Keeper::take_place() {
-    path_ = options_.root + "/keeper@" + options_.hosts[options_.self];
-    lock_ = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock_ < 0) fail_os("opening " + path_ + ".lock", errno);
-    if (flock(lock_, LOCK_EX | LOCK_NB) < 0) throw Error(Code::not_permitted, "another keeper of " + options_.hosts[options_.self] + " is running");
-    std::string pid = std::to_string(getpid()) + "\n";
-    if (ftruncate(lock_, 0) < 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) fail_os("writing " + path_ + ".lock", errno);
-
+    stem_ = "keeper@" + options_.hosts[options_.self];
+    place_ = std::make_unique<KeeperPlace>(options_.root, stem_);
+    if (!place_->take()) take_over();
     event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigset_t set;
     sigemptyset(&set);
@@ -144,7 +148,35 @@ void Keeper::take_place() {
     watches_[0] = loop_.watch(event_, [this] { adopt_handed(); });
     watches_[1] = loop_.watch(signals_, [this] { stopping_ = true; });
 
-    local_ = listen_at(path_ + ".sock");
+    local_ = place_->bind();
+}
+
+// Processes that missed a keeper have started one. It ends for one that was started to stay; the processes then meet that.
+void Keeper::take_over() {
+    const std::string another = "another keeper of " + options_.hosts[options_.self] + " is running";
+    if (options_.linger_s >= 0) throw Error(Code::not_permitted, another);
+    say(another + "; if it was started on demand it ends now");
+    u64 asked = 0;
+    for (const u64 start = now_ns(); !place_->take(); std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+        const u64 now = now_ns();
+        if (now - start > TAKE_OVER_NS) throw Error(Code::not_permitted, another + ", and did not hand over");
+        if (now - asked < 100 * MILLI) continue;
+        asked = now;
+        int socket = -1;
+        try {
+            socket = osf::dial(place_->directory() + "/" + stem_ + ".sock");
+        } catch (const Error&) { continue; }  // it is just starting, or ending
+        Note note{note_leave, 0, 0, 0, 0, u64(getpid())};
+        std::string text;
+        bool refused = false;
+        try {
+            send_note(socket, note, {});
+            pollfd news{socket, POLLIN, 0};
+            refused = poll(&news, 1, 1'000) > 0 && receive_note(socket, note, text) && !note.flags;
+        } catch (const Error&) {}  // it has ended
+        close(socket);
+        if (refused) throw Error(Code::not_permitted, another + ": " + text);
+    }
 }
 
 // Spaces that an earlier keeper had open: other hosts may hold units of them.
@@ -160,15 +192,12 @@ void Keeper::open_all() {
     closedir(root);
     for (auto& directory : found) {
         try {
-            open(directory, 64 * KIB);
+            open(directory, 64 * KIB, 0);
         } catch (const Error& error) { say(directory + ": " + error.what()); }
     }
 }
 
-Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
-    auto there = spaces_.find(directory);
-    if (there != spaces_.end() && there->second->stop) throw Error(Code::not_permitted, "the space at " + directory + " is just being removed");
-    if (there != spaces_.end()) return *there->second;
+void Keeper::open(const std::string& directory, u32 unit, u64 id) {
     std::string name = directory.substr(directory.rfind('/') + 1), ending = "@" + options_.hosts[options_.self];
     if (directory != options_.root + "/" + name || !name.ends_with(ending))
         throw Error(Code::bad_input, directory + " is not a space of host " + options_.hosts[options_.self] + " in " + options_.root);
@@ -177,6 +206,7 @@ Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
     name.resize(name.size() - ending.size());
     auto opened = std::make_shared<Opened>();
     auto space = Space::open(directory, false, options_.boot_id);
+    if (id && space->id() != id) throw Error(Code::closed, "the space at " + directory + " was removed, and another one made; open it again");
     opened->node = std::make_unique<Node>(loop_, name, space, options_.hosts, options_.self, unit);
     Node& node = *opened->node;
     node.prefetched = [this](int socket, u64 id, bool good) { answer(socket, id, good); };
@@ -197,7 +227,26 @@ Keeper::Opened& Keeper::open(const std::string& directory, u32 unit) {
         });
     }
     say("space '" + name + "' is open");
-    return result;
+}
+
+// A space under this path that is another one was removed while its keeper could not be told: it goes first.
+void Keeper::open_for(int socket, const Note& note, const std::string& directory) {
+    auto found = spaces_.find(directory);
+    if (found == spaces_.end()) {
+        open(directory, u32(note.bytes), note.id);
+        return answer(socket, note.id, true);
+    }
+    Opened& opened = *found->second;
+    const bool same = opened.node->space()->id() == note.id;
+    if (same && !opened.stop) return answer(socket, note.id, true);
+    if (!same) hear_ended(directory);
+    if (!same && opened.node->processes())
+        throw Error(Code::not_permitted, "processes of this host still have the space open that was at " + directory + " before; they must end first");
+    begin_close(opened, socket, [this, socket, note, directory] {
+        try {
+            open_for(socket, note, directory);
+        } catch (const Error& error) { answer(socket, note.id, false, error.what()); }
+    });
 }
 
 Node* Keeper::node_of(const std::string& directory) {
@@ -205,13 +254,29 @@ Node* Keeper::node_of(const std::string& directory) {
     return found == spaces_.end() || found->second->stop ? nullptr : found->second->node.get();
 }
 
-// What was borrowed is given back and connections are cut, while the agent goes on: all of that needs its answers.
-void Keeper::begin_close(const std::string& directory, int socket, u64 id) {
+// Processes that have ended, though the end of their connections was not read yet, are no reason to refuse anything.
+void Keeper::hear_ended(const std::string& directory) {
+    std::vector<int> attached;
+    for (auto& [socket, guest] : sockets_)
+        if (guest.directory == directory) attached.push_back(socket);
+    for (int socket : attached) {
+        pollfd state{socket, POLLRDHUP, 0};
+        if (poll(&state, 1, 0) <= 0) continue;
+        while (sockets_.count(socket)) hear(socket);
+    }
+}
+
+void Keeper::close_for(int socket, const Note& note, const std::string& directory) {
     auto found = spaces_.find(directory);
-    if (found == spaces_.end()) return answer(socket, id, true);
-    Opened& opened = *found->second;
-    if (opened.node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
-    opened.closers.emplace_back(socket, id);
+    if (found == spaces_.end() || (note.id && found->second->node->space()->id() != note.id)) return answer(socket, note.id, true);
+    hear_ended(directory);
+    if (found->second->node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
+    begin_close(*found->second, socket, [this, socket, id = note.id] { answer(socket, id, true); });
+}
+
+// What was borrowed is given back and connections are cut, while the agent goes on: all of that needs its answers.
+void Keeper::begin_close(Opened& opened, int socket, std::function<void()> then) {
+    opened.closers.push_back({socket, std::move(then)});
     if (opened.stop) return;
     {
         std::lock_guard guard(mutex_);
@@ -236,7 +301,8 @@ void Keeper::end_closes(u64 now) {
         say("space '" + closed->node->name() + "' is closed");
         const auto closers = std::move(closed->closers);
         closed.reset();                      // its addresses are free before anybody hears of it
-        for (auto [socket, id] : closers) answer(socket, id, true);
+        for (auto& waiting : closers) waiting.then();
+        if (!closers.empty()) return;        // they may have opened others: the rest next time
     }
 }
 
@@ -267,7 +333,7 @@ void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
 void Keeper::part(int socket) {
     auto found = sockets_.find(socket);
     if (auto space = spaces_.find(found->second.directory); space != spaces_.end()) space->second->node->detach(socket);
-    for (auto& [directory, opened] : spaces_) std::erase_if(opened->closers, [&](auto& closer) { return closer.first == socket; });
+    for (auto& [directory, opened] : spaces_) std::erase_if(opened->closers, [&](auto& closer) { return closer.socket == socket; });
     sockets_.erase(found);
     close(socket);
 }
@@ -286,13 +352,13 @@ void Keeper::hear(int socket) {
     try {
         switch (note.kind) {
             case note_open:
-                open(text, u32(note.bytes));
-                return answer(socket, note.id, true);
+                return open_for(socket, note, text);
             case note_attach: {
                 const size_t end = text.find('\n');
                 const std::string wanted = text.substr(0, end);
                 Node* node = node_of(wanted);
                 if (!directory.empty() || !node || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
+                if (node->space()->id() != note.id) throw Error(Code::closed, "the space at " + wanted + " was removed, and another one made");
                 if (fd < 0 && node->lends())
                     throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
                 auto process = std::make_unique<Process>();
@@ -317,7 +383,12 @@ void Keeper::hear(int socket) {
             case note_status:
                 return answer(socket, note.id, true, attached().status());
             case note_close:
-                return begin_close(text, socket, note.id);
+                return close_for(socket, note, text);
+            case note_leave:
+                if (options_.linger_s < 0) throw Error(Code::not_permitted, "it was started to stay; end it first");
+                say("hands over to process " + std::to_string(note.pid));
+                handing_over_ = true;
+                return answer(socket, note.id, true);
             default:
                 throw Error(Code::bad_input, "a note of kind " + std::to_string(note.kind));
         }
@@ -458,6 +529,7 @@ void Keeper::run() {
             if (needed()) needed_ns = now;
         }
         if (options_.linger_s >= 0 && double(now - needed_ns) > options_.linger_s * 1e9) stopping_ = true;
+        if (handing_over_) return;           // what was borrowed is the next one's
         if (!stopping_) continue;
         if (!leaving_ns) {
             leaving_ns = now;

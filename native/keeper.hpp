@@ -18,7 +18,8 @@ struct KeeperOptions {
     std::string boot_id;
 };
 
-// Returns when told to end (SIGTERM, SIGINT) or not needed any longer. Throws not_permitted if another keeper of this host lives.
+// Returns when told to end (SIGTERM, SIGINT) or not needed any longer. Another keeper of this host that was started on demand hands over to
+// one that is to stay; else not_permitted.
 void keeper_run(const KeeperOptions& options);
 
 // "10.0.0.1:7400", "[::1]:7400"

@@ -33,6 +33,21 @@ static std::map<Identity, Opened>& open_spaces() {
 }
 static std::vector<std::shared_ptr<Space>> forking;
 
+// When a fork that is under way got how far. One that takes long says where: it is nothing that can be had again on demand.
+static struct ForkTimes {
+    u64 begun = 0, gated = 0, prepared = 0, joins = 0;
+    void tell_slow(u64 forked) const {
+        const u64 now = now_ns();
+        if (now - begun < 1'000'000'000) return;
+        auto seconds = [](u64 ns) { return double(ns) / 1e9; };
+        char text[400];
+        std::snprintf(text, sizeof text, "openshelf: process %d took %.1f s to fork: %.1f s until its other threads had opened or closed spaces, %.1f s until other processes had, "
+                      "%.1f s for the rest of the preparation, %.1f s in the kernel, %.1f s until the child ran\n", int(getpid()), seconds(now - begun), seconds(gated - begun),
+                      seconds(joins), seconds(prepared - gated - joins), seconds(forked - prepared), seconds(now - forked));
+        [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text, strlen(text));
+    }
+} fork_times;
+
 static Identity identity_of(const std::string& directory) {
     struct stat status {};
     std::string path = directory + "/control";
@@ -87,24 +102,39 @@ Header read_header(const std::string& directory) {
     return header;
 }
 
+// Whoever asks and whoever is asked have the control file open: meanwhile no other file has its number.
+static u64 id_of(int control_fd, const Header& header) {
+    struct stat status {};
+    if (fstat(control_fd, &status) < 0) fail_os("fstat", errno);
+    const u64 parts[] = {u64(status.st_dev), u64(status.st_ino), header.created_ns};
+    return hash_bytes(parts, sizeof parts, header.check) | 1;
+}
+
+u64 Space::id() const { return id_of(control_fd_, header()); }
+
+u64 space_id(const std::string& directory) {
+    File control(directory + "/control", O_RDONLY);
+    return id_of(control.fd, read_header(directory));
+}
+
 void mark_removed(const std::string& directory) {
     File file(directory + "/control", O_RDWR);
     u64 yes = 1;
     if (pwrite(file.fd, &yes, sizeof yes, offsetof(Header, removed)) != sizeof yes) fail_os("marking the space as removed", errno);
 }
 
-u32 live_members(const std::string& directory) {
+u32 live_members(const std::string& directory, bool remote) {
     std::unique_lock gate(join_gate());
     auto found = open_spaces().find(identity_of(directory));
     if (found != open_spaces().end())
-        if (auto space = found->second.space.lock()) return space->members.live_others() + 1;
+        if (auto space = found->second.space.lock()) return space->members.live_others(remote) + 1;
     File file(directory + "/members", O_RDWR);
     if (size_of(file.fd) < PINS_AT) throw Error(Code::corrupt, directory + "/members was truncated");
     void* map = mmap(nullptr, PINS_AT, PROT_READ, MAP_SHARED, file.fd, 0);
     if (map == MAP_FAILED) fail_os("mapping " + directory + "/members", errno);
     Members members;
     members.attach(file.fd, static_cast<char*>(map));
-    u32 count = std::min<u32>(members.slots_high(), MEMBERS) ? members.live_others() : 0;
+    u32 count = std::min<u32>(members.slots_high(), MEMBERS) ? members.live_others(remote) : 0;
     munmap(map, PINS_AT);
     return count;
 }
@@ -371,16 +401,20 @@ void Space::need_write() const {
 }
 
 void fork_prepare_all() {
+    const u64 begun = now_ns();
     join_gate().lock();
+    fork_times = {begun, now_ns(), 0, 0};
     for (auto& [identity, opened] : open_spaces())
         if (auto space = opened.space.lock(); space && space->members.joined()) {
             space->limbo_mutex_.lock();
-            space->members.fork_prepare();
+            fork_times.joins += space->members.fork_prepare();
             forking.push_back(std::move(space));
         }
+    fork_times.prepared = now_ns();
 }
 
 void fork_after_all(bool child) {
+    const u64 forked = now_ns();
     for (auto& space : forking) {
         if (child) {
             space->members.fork_child();
@@ -402,6 +436,7 @@ void fork_after_all(bool child) {
     }
     auto done = std::move(forking);
     forking.clear();
+    if (!child) fork_times.tell_slow(forked);
     join_gate().unlock();
 }
 

@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
+#include <utility>
 
 namespace osf {
 
 constexpr off_t GUARD = 1 << 20, JOIN = 1 << 21;
+constexpr int HEIR_MS = 1'000;
 constexpr u64 FIRST_PINS = 16 * KIB;
 constexpr u32 GENERATIONS = (1u << 20) - 1;
 
@@ -254,14 +256,18 @@ void Members::give_pin(u32 index) {
     free_pins_.push_back(other);
 }
 
-void Members::fork_prepare() {
+u64 Members::fork_prepare() {
+    settle_heirs();
     mutex_.lock();
     heir_ = MEMBERS;
     heir_id_ = 0;
-    if (pipe2(heir_pipe_, O_CLOEXEC) < 0) return;  // the child will find itself without membership
+    if (pipe2(heir_pipe_, O_CLOEXEC) < 0) return 0;  // the child will find itself without membership
+    const u64 start = now_ns();
     record_lock(fd_, F_SETLKW, F_WRLCK, JOIN);
+    const u64 waited = now_ns() - start;
     reserve_heir();
     record_lock(fd_, F_SETLK, F_UNLCK, JOIN);
+    return waited;
 }
 
 void Members::reserve_heir() {
@@ -291,20 +297,42 @@ void Members::reserve_heir() {
 }
 
 void Members::fork_parent() {
-    if (heir_pipe_[0] >= 0) {
-        // End of file: the child has its own lock, or is dead. It takes microseconds, and then the guard may go.
-        close(heir_pipe_[1]);
-        pollfd wait{heir_pipe_[0], POLLIN, 0};
-        while (poll(&wait, 1, 10'000) < 0 && errno == EINTR) {}
-        close(heir_pipe_[0]);
-        heir_pipe_[0] = heir_pipe_[1] = -1;
+    const int pipe = heir_pipe_[0];
+    if (pipe >= 0) close(heir_pipe_[1]);
+    heir_pipe_[0] = heir_pipe_[1] = -1;
+    const u32 heir = std::exchange(heir_, MEMBERS);
+    if (heir == MEMBERS) {
+        if (pipe >= 0) close(pipe);
+        return mutex_.unlock();
     }
-    if (heir_ < MEMBERS) {
-        record_lock(fd_, F_SETLK, F_UNLCK, GUARD + heir_);
-        own_->members.remove(heir_);
-    }
-    heir_ = MEMBERS;
+    // Usually in microseconds. A child that is stopped takes longer: it is vouched for until it has run, however long that is.
+    if (!heir_is_there(pipe, HEIR_MS)) late_.push_back({heir, pipe});
+    else release_heir({heir, pipe});
     mutex_.unlock();
+}
+
+// End of file: the child has its own lock, or is dead.
+bool Members::heir_is_there(int pipe, int timeout_ms) {
+    pollfd wait{pipe, POLLIN, 0};
+    int came;
+    do came = poll(&wait, 1, timeout_ms);
+    while (came < 0 && errno == EINTR);
+    return came != 0;
+}
+
+void Members::release_heir(const Late& heir) {
+    close(heir.pipe);
+    record_lock(fd_, F_SETLK, F_UNLCK, GUARD + heir.slot);
+    own_->members.remove(heir.slot);
+}
+
+void Members::settle_heirs() {
+    std::lock_guard guard(mutex_);
+    std::erase_if(late_, [&](const Late& heir) {
+        const bool there = heir_is_there(heir.pipe, 0);
+        if (there) release_heir(heir);
+        return there;
+    });
 }
 
 void Members::fork_child() {
@@ -312,6 +340,8 @@ void Members::fork_child() {
     id_ = 0;
     own_->members.clear();
     own_->seized.clear();
+    for (const Late& other : late_) close(other.pipe);  // the parent's to vouch for
+    late_.clear();
     bool locked = heir_id_ && record_lock(fd_, F_SETLK, F_WRLCK, heir_);
     if (locked && load(at(heir_).state) == 1 && make_id(load(at(heir_).generation), heir_) == heir_id_) {
         enter(heir_);

@@ -85,9 +85,10 @@ public:
     void give_pin(u32 index);            // the entry is zero already
 
     // fork: called in the parent before, then in either process after
-    void fork_prepare();
+    u64 fork_prepare();                  // how long it waited for another process that joins or leaves
     void fork_parent();
     void fork_child();
+    void settle_heirs();                 // what fork_parent did not wait for
 
 private:
     u64 lock_free_slot(u32& slot, bool read_only);       // and the bytes of its pin table
@@ -97,6 +98,9 @@ private:
     void enter(u32 slot);
     void allocate_pins(u32 slot, u64 bytes) const;
     void reserve_heir();
+    struct Late { u32 slot; int pipe; };
+    static bool heir_is_there(int pipe, int timeout_ms);
+    void release_heir(const Late& heir);
 
     int fd_ = -1;
     char* map_ = nullptr;
@@ -110,6 +114,7 @@ private:
     u32 heir_ = MEMBERS;                 // slot reserved for a child that is being forked
     u32 heir_id_ = 0;
     int heir_pipe_[2] = {-1, -1};
+    std::vector<Late> late_;             // children that had no lock of their own when fork returned here
 };
 
 // The process's part of the join lock (record locks do not exclude threads). Held over fork, always taken first.

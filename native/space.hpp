@@ -136,6 +136,7 @@ public:
     char* base() const { return base_; }
     bool read_only() const { return read_only_; }
     const std::string& directory() const { return directory_; }
+    u64 id() const;                          // no other space has it, not one that was made later under the same path either
 
     // A space of several hosts: what answers this process's faults lives as long as the mapping does.
     std::shared_ptr<void> companion;
@@ -205,7 +206,8 @@ private:
 
 u64 record_check(const Record& record, u64 offset);
 Header read_header(const std::string& directory);            // validated
+u64 space_id(const std::string& directory);                  // Space::id of what is there now
 void mark_removed(const std::string& directory);              // every process that has it open will refuse calls
-u32 live_members(const std::string& directory);              // also of a space that this process has open
+u32 live_members(const std::string& directory, bool remote = true);   // also of a space that this process has open
 
 }  // namespace osf

@@ -19,7 +19,8 @@ constexpr u64 PART = 16 * MIB;                // of a copy that is made in parts
 
 [[noreturn]] static void throw_answer(const std::string& text) {
     static const std::map<std::string, Code> codes{{"bad_address", Code::bad_address}, {"no_room", Code::no_room}, {"not_permitted", Code::not_permitted},
-                                                   {"corrupt", Code::corrupt}, {"flash", Code::flash}, {"cancelled", Code::cancelled}, {"bad_input", Code::bad_input}};
+                                                   {"corrupt", Code::corrupt}, {"flash", Code::flash}, {"cancelled", Code::cancelled}, {"bad_input", Code::bad_input},
+                                                   {"closed", Code::closed}};
     const size_t colon = text.find(':');
     auto found = codes.find(text.substr(0, colon));
     if (found == codes.end()) throw Error(Code::flash, text);
@@ -35,7 +36,7 @@ std::shared_ptr<TierClient> attach_tiers(const std::shared_ptr<Space>& space, co
 }
 
 TierClient::TierClient(Space& space, Options options)
-    : space_(space), options_(std::move(options)), words_(space.directory(), false), directory_(space.directory()), name_(space.header().name),
+    : space_(space), options_(std::move(options)), words_(space.directory(), false), directory_(space.directory()), name_(space.header().name), id_(space.id()),
       data_at_(u64(space.base()) + space.layout.data_at), bytes_(words_.head().units * UNIT), read_only_(space.read_only()) {
     std::string backing = space.header().backing;
     std::string path = backing[0] == '/' ? backing : directory_ + "/" + backing;
@@ -89,16 +90,16 @@ bool TierClient::await_note(int socket, Note& note, std::string& text) {
 }
 
 void TierClient::hand_over(int socket, bool again, size_t pins) {
-    Note note{note_attach, u32(read_only_) | u32(again) << 1 | u32(pins) << 2, 0, space_.members.slot(), faults_ >= 0, u64(getpid())};
+    Note note{note_attach, u32(read_only_) | u32(again) << 1 | u32(pins) << 2, id_, space_.members.slot(), space_.members.id(), u64(getpid())};
     std::string text;
     send_note(socket, note, {}, faults_);
     for (;;) {
-        if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached");
+        if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached; " + log_beside(options_.socket) + " may say why");
         if (note.kind != note_arm) break;
         unmap(text);                          // attached means: spoken to, perhaps before the answer
         if (note.id) send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
     }
-    if (!note.flags) throw Error(Code::not_permitted, text);
+    if (!note.flags) throw_answer(text);
 }
 
 void TierClient::watch() {
@@ -168,6 +169,7 @@ bool TierClient::find_keeper(int& socket) {
             pins = pins_;
         }
         int next = -1;
+        bool gone = false;
         try {
             next = dial(options_.socket);
             hand_over(next, true, pins.size());
@@ -182,13 +184,14 @@ bool TierClient::find_keeper(int& socket) {
             }
             tell_again(socket, pins, asked);
             break;
-        } catch (const Error&) {}
+        } catch (const Error& error) { gone = error.code == Code::closed; }  // another space is there now
         if (next >= 0) close(next);
-        if (load(space_.header().removed)) {  // there will be no other: what is on flash is gone
+        if (gone || load(space_.header().removed)) {  // there will be no other: what is on flash is gone
             if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
             std::unique_lock lock(mutex_);
+            unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";
             for (auto& [id, pending] : pending_)
-                if (!pending.done) pending.done = true, pending.text = "flash:the space was removed, and its keeper ended";
+                if (!pending.done) pending.done = true, pending.text = "flash:" + unattached_;
             changed_.notify_all();
             changed_.wait(lock, [&] { return stop_; });
             return false;
@@ -228,8 +231,13 @@ void TierClient::tell_again(int socket, const std::map<u64, Note>& pins, const s
     } catch (const Error&) {}  // that one is gone too: its end is read next
 }
 
+void TierClient::check_attached() const {
+    if (!unattached_.empty()) throw Error(Code::closed, unattached_);
+}
+
 u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
     std::lock_guard guard(mutex_);
+    check_attached();
     Note note{note_ask, u32(want), next_++, u64(at), bytes, u64(std::int64_t(priority))};
     pending_[note.id].note = note;
     if (want == Want::pin) pins_[note.id] = note;
@@ -249,6 +257,7 @@ std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, si
     std::vector<u64> ids;
     const size_t most = NOTE_MAX / sizeof(UnitRange);
     std::lock_guard guard(mutex_);
+    check_attached();
     for (size_t at = 0; at < ranges.size(); at += most) {
         Pending pending{{note_ask, u32(Want::prefetch), next_++, 0, 0, u64(std::int64_t(priority))}};
         pending.ranges.assign(reinterpret_cast<const char*>(&ranges[at]), std::min(most, ranges.size() - at) * sizeof(UnitRange));
@@ -355,12 +364,39 @@ TierClient::Counts TierClient::tiers(const void* at, u64 bytes) const {
 bool TierClient::explain(u64 address, char* text, size_t room) const {
     if (address < data_at_ || address >= data_at_ + bytes_) return false;
     std::snprintf(text, room, "openshelf: the bytes at %#llx of space '%s' cannot be brought back: %s. A touch cannot be an exception: this process ends. "
-                  "Where that matters, use array.prefetch().wait() first.\n", (unsigned long long)address, name_.c_str(), words_.head().trouble);
+                  "Where that matters, use array.prefetch().wait() first.\n", (unsigned long long)address, name_.c_str(), unattached_.empty() ? words_.head().trouble : unattached_.c_str());
     return true;
 }
 
-void TierClient::fork_prepare() { mutex_.lock(); }
-void TierClient::fork_parent() { mutex_.unlock(); }
+// The child's connection is made before it is: over this process's own, not by a path, where another space may be by now.
+void TierClient::fork_prepare() {
+    mutex_.lock();
+    int ends[2];
+    if (!unattached_.empty() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) return;
+    for_child_ = ends[0];
+    try {
+        send_note(socket_, {note_child, 0, 0, 0, 0, 0}, {}, ends[1]);
+    } catch (const Error&) {}  // no keeper just now: the child finds the next one
+    close(ends[1]);
+}
+
+void TierClient::fork_parent() {
+    if (for_child_ >= 0) close(std::exchange(for_child_, -1));
+    mutex_.unlock();
+}
+
+void TierClient::attach_child(int socket) {
+    socket_ = socket;
+    hand_over(socket_, false, pins_.size());
+    for (auto& [id, pin] : pins_) {  // the parent may let go of its own at once: these hold before fork returns
+        Note note;
+        std::string text;
+        send_note(socket_, pin, {});
+        do if (!await_note(socket_, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while the pins of the parent were told");
+        while (note.kind != note_answer || note.id != id);
+        if (!note.flags) throw_answer(text);
+    }
+}
 
 void TierClient::fork_child() {
     new (&watcher_) std::thread;  // the parent's thread is not here
@@ -370,36 +406,38 @@ void TierClient::fork_child() {
     if (faults_ >= 0) close(faults_);
     faults_ = socket_ = -1;
     try {
+        check_attached();
         map_data();
         for (u64 start = now_ns();;) {
             try {
-                socket_ = dial(options_.socket);
-                hand_over(socket_, false, pins_.size());
-                for (auto& [id, pin] : pins_) {  // the parent may let go of its own at once: these hold before fork returns
-                    Note note;
-                    std::string text;
-                    send_note(socket_, pin, {});
-                    do if (!await_note(socket_, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while the pins of the parent were told");
-                    while (note.kind != note_answer || note.id != id);
-                    if (!note.flags) throw_answer(text);
-                }
+                attach_child(for_child_ >= 0 ? std::exchange(for_child_, -1) : dial(options_.socket));
                 break;
-            } catch (const Error&) {  // the parent finds the next keeper
+            } catch (const Error& error) {  // the parent finds the next keeper
                 if (socket_ >= 0) close(socket_);
                 socket_ = -1;
-                if (now_ns() - start > 3'000'000'000) throw;
+                if (error.code == Code::closed || now_ns() - start > 3'000'000'000) throw;
+                if (load(space_.header().removed)) throw Error(Code::closed, "it was removed, and its keeper ended");
                 std::this_thread::sleep_for(std::chrono::milliseconds(3));
             }
         }
         watcher_ = std::thread([this] { watch(); });
     } catch (const Error& error) {
-        mmap(reinterpret_cast<char*>(data_at_), bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        char text[300];
-        std::snprintf(text, sizeof text, "openshelf: the forked process %d could not attach to the space '%s': %s; touching its arrays will end it\n",
-                      int(getpid()), name_.c_str(), error.what());
-        [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text, strlen(text));
+        // Without faults nothing is on flash that this process has a view of, and no keeper is left to take it there.
+        const bool keeps = plain() && load(space_.header().removed);
+        if (!keeps) forbid();
+        if (unattached_.empty()) unattached_ = "this forked process could not attach to the space '" + name_ + "': " + error.what();
+        if (!keeps) say_unattached(unattached_);
     }
     mutex_.unlock();
+}
+
+// A mapping without a byte behind it: a touch is SIGBUS, and explain() says why.
+void TierClient::forbid() {
+    char* at = reinterpret_cast<char*>(data_at_);
+    const int nothing = memfd_create("openshelf-lost", MFD_CLOEXEC);
+    if (nothing < 0 || mmap(at, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, nothing, 0) == MAP_FAILED)
+        mmap(at, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (nothing >= 0) close(nothing);
 }
 
 }  // namespace osf

@@ -77,16 +77,22 @@ private:
     void heard(int socket, const Note& note, std::string& text);
     void unmap(const std::string& units);     // of a note_arm: the next touch will be noticed; the bytes stay
     bool find_keeper(int& socket);            // false: this object goes
+    void attach_child(int socket);
+    void forbid();                            // touches end this process
+    void check_attached() const;              // with the mutex
     void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
 
     Space& space_;
     Options options_;
     TierWords words_;
     std::string directory_, name_;
+    const u64 id_;                            // of the space
+    std::string unattached_;                  // why there is no keeper, and will be none
     u64 data_at_, bytes_;
     bool read_only_;
     Faults how_ = Faults::none;
     int faults_ = -1, socket_ = -1, data_ = -1;
+    int for_child_ = -1;                      // while this process is forked: the child's connection
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<u64, Pending> pending_;

@@ -48,6 +48,7 @@ struct TierProcess {                         // as the engine sees it
     bool read_only = false;
     bool again = false;                      // an earlier keeper had it: anything may be mapped in it
     u32 pins_to_tell = 0;                    // that it has already and tells at once: until then nothing leaves memory
+    std::function<bool()> alive;             // asked before anything is refused for its pins; none: it lives until it is detached
     std::function<void(u64 id, bool good, const std::string& text)> answer;
     // Take them out of its page tables, soon; with a ticket (not 0), and say so.
     std::function<void(const std::vector<u32>& units, u64 ticket)> arm;
@@ -87,7 +88,7 @@ private:
         u32 skip = NO_SLOT;                  // of reading ahead: stays out of the page tables, to notice when it is touched
         int priority;
         bool zeros = false, young = false;   // of reading ahead: also what is empty; and all of it stays out of the page tables
-        bool begun = false;
+        bool begun = false, looked = false;  // looked: whether those that it is refused for are alive
         std::string error;
     };
     struct Waiter {
@@ -138,7 +139,8 @@ private:
     void one_done(Request& request);
     void finish(Request& request);
     void stop_request(Request& request, const std::string& why);
-    std::string too_much(u64 units) const;   // why so many cannot be in memory at once; empty: they can
+    std::string too_much(u64 units);   // why so many cannot be in memory at once; empty: they can
+    bool drop_dead_pins();                   // true: there were some
     void dispatch();
     void begin_requests();
     bool advance(Request& request);          // begins what it can; false: it waits for room

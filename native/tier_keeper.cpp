@@ -4,7 +4,6 @@
 #include <ctime>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "death.hpp"
 #include "fault_owner.hpp"
 #include "keeper_loop.hpp"
+#include "keeper_place.hpp"
 #include "tier_engine.hpp"
 
 namespace osf {
@@ -30,14 +30,15 @@ private:
         u32 client = NO_SLOT;
     };
     void accept_process();
+    void greet(int socket);
     void listen_to(int socket);
     void hear(int socket);
     void part(int socket);
     static void answer(int socket, const Note& note, std::string_view text);
 
-    std::string path_;
     double linger_s_;
-    int lock_ = -1, local_ = -1, signals_ = -1;
+    KeeperPlace place_;
+    int local_ = -1, signals_ = -1;
     bool stopping_ = false;
     std::unique_ptr<TierEngine> engine_;
     std::shared_ptr<Space> space_;
@@ -46,10 +47,8 @@ private:
     std::map<int, Process> sockets_;
 };
 
-TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : path_(directory + "/keeper"), linger_s_(linger_s) {
-    lock_ = ::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock_ < 0) fail_os("opening " + path_ + ".lock", errno);
-    if (flock(lock_, LOCK_EX | LOCK_NB) < 0) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
+TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : linger_s_(linger_s), place_(directory, "keeper") {
+    if (!place_.take()) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -57,10 +56,10 @@ TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id,
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     watches_[1] = loop_.watch(signals_, [this] { stopping_ = true; });
-    space_ = Space::open(directory, false, boot_id);
+    space_ = Space::open(place_.directory(), false, boot_id);  // the one whose lock it is
     space_->map_data();
     engine_ = std::make_unique<TierEngine>(space_, real_disk());
-    local_ = listen_at(path_ + ".sock");
+    local_ = place_.bind();
     if (listen(local_, 64) < 0) fail_os("listening for processes", errno);
     watches_[0] = loop_.watch(local_, [this] { accept_process(); });
 }
@@ -68,11 +67,10 @@ TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id,
 TierKeeper::~TierKeeper() {
     for (auto& [socket, process] : sockets_) process = {};
     engine_.reset();
-    if (local_ >= 0) unlink((path_ + ".sock").c_str());
     for (auto& [socket, process] : sockets_) close(socket);
     space_.reset();
     for (auto& watch : watches_) watch.end();
-    for (int fd : {local_, signals_, lock_})
+    for (int fd : {local_, signals_})
         if (fd >= 0) close(fd);
 }
 
@@ -86,10 +84,14 @@ void TierKeeper::accept_process() {
             close(fd);
             continue;
         }
-        int big = 1 << 20;
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-        sockets_[fd].socket = loop_.watch(fd, [this, fd] { listen_to(fd); });
+        greet(fd);
     }
+}
+
+void TierKeeper::greet(int socket) {
+    int big = 1 << 20;
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
+    sockets_[socket].socket = loop_.watch(socket, [this, socket] { listen_to(socket); });
 }
 
 // A process that does not read its answers is parted with: it comes again, and asks again.
@@ -121,11 +123,16 @@ void TierKeeper::hear(int socket) {
     Process& process = sockets_.at(socket);
     if (!receive_note(socket, note, text, &fd)) return part(socket);
     auto refuse = [&](const char* why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
+    if (note.kind == note_attach && note.id != space_->id()) {
+        if (fd >= 0) close(fd);
+        return refuse("closed:the space was removed, and another one made under its name; open it again");
+    }
     if (note.kind == note_attach && process.client == NO_SLOT) {
         TierProcess is;
         if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
         is.member = u32(note.address);
         is.pid = note.pid;
+        if (const u32 member = u32(note.bytes)) is.alive = [this, member] { return space_->members.alive(member); };
         is.read_only = note.flags & 1;
         is.again = note.flags & 2;
         is.pins_to_tell = note.flags >> 2;
@@ -141,6 +148,10 @@ void TierKeeper::hear(int socket) {
             });
         engine_->settle();
         return answer(socket, {note_answer, 1, note.id, 0, 0, 0}, {});
+    }
+    if (note.kind == note_child && fd >= 0) {  // it comes from a process that was let in, and needs no path
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+        return greet(fd);
     }
     if (fd >= 0) close(fd);
     if (process.client == NO_SLOT) return refuse("bad_input:not attached");

@@ -46,8 +46,12 @@ void TierEngine::ask(u32 number, u64 id, Want want, u64 address, u64 bytes, int 
     if (want == Want::pin) {
         const u64 most = most_resident();
         u64 fresh = 0;
-        for (u32 unit = first; unit < last; unit++) fresh += local_[unit].pins == 0;
-        if (pinned_ + fresh > most)
+        auto fits = [&] {
+            fresh = 0;
+            for (u32 unit = first; unit < last; unit++) fresh += local_[unit].pins == 0;
+            return pinned_ + fresh <= most;
+        };
+        if (!fits() && !(drop_dead_pins() && fits()))
             return refuse("no_room:" + std::to_string(fresh * UNIT) + " more bytes cannot be pinned: " + std::to_string(pinned_ * UNIT) + " of the " +
                           std::to_string(capacity_ * UNIT) + " bytes of dram are, and some must stay free; release pins, or give the space more dram");
         const bool plain = !client.is.read_only;  // also with faults: devices, and system calls where faults are for user mode only
@@ -88,9 +92,21 @@ void TierEngine::ask_many(u32 number, u64 id, std::vector<UnitRange> ranges, int
     dispatch();
 }
 
-std::string TierEngine::too_much(u64 units) const {
+// A process that died holds nothing, though the end of its connection was not read yet.
+bool TierEngine::drop_dead_pins() {
+    bool any = false;
+    for (auto& [number, client] : clients_) {
+        if (client.pins.empty() || !client.is.alive || client.is.alive()) continue;
+        while (!client.pins.empty()) unpin_locked(client, client.pins.begin()->first);
+        any = true;
+    }
+    return any;
+}
+
+std::string TierEngine::too_much(u64 units) {
     const u64 most = most_resident();
-    if (units <= most - std::min(most, pinned_)) return "";
+    auto fits = [&] { return units <= most - std::min(most, pinned_); };
+    if (fits() || (drop_dead_pins() && fits())) return "";
     return "no_room:" + std::to_string(units * UNIT) + " bytes are to be in memory at once, but of the " + std::to_string(capacity_ * UNIT) +
            " bytes of dram " + std::to_string((capacity_ - most + pinned_) * UNIT) + " are pinned or kept free; ask for parts, or give the space more dram";
 }
@@ -256,6 +272,8 @@ bool TierEngine::advance_fill(Request& request) {
             if (!free && (evicting_ || flush_wanted_)) return false;
             if (!free && request.want != Want::touch && !settled_) return false;
             if (!free && request.want != Want::touch) {
+                if (!request.looked) drop_dead_pins();
+                request.looked = true;
                 make_room(most);  // those that it passed over are asked again
                 if (evicting_ || running_ || !jobs_.empty()) return false;
             }
@@ -302,6 +320,10 @@ bool TierEngine::advance_demote(Request& request) {
             if (!settled_) {
                 begin_runs(leaving);
                 return false;
+            }
+            if (local_[unit].pins && !request.looked) {
+                request.looked = true;
+                drop_dead_pins();
             }
             if (local_[unit].pins || unmovable(unit)) {
                 if (local_[unit].pins) request.error = PINNED;

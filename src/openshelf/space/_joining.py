@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 
 from openshelf import _core
-from openshelf.errors import BadInput, NotPermitted, OpenshelfError
+from openshelf.errors import BadInput, Corrupt, NotPermitted, OpenshelfError, WrongVersion
 from openshelf.space import _keepers, _making, _places
 from openshelf.space._addresses import Url, own_host, parse_url
 from openshelf.space._cluster import Cluster
@@ -70,11 +70,24 @@ def directory_of(text: str, hosts: str | os.PathLike[str] | None) -> Path:
 def let_go(directory: Path) -> None:
     """Has the keeper close this host's part; NotPermitted while processes of this host have it open."""
     sock = _keepers.socket_path(directory.parent, directory.name.partition("@")[2])
-    if _keepers.answers(sock):
-        try:
-            _core.close_space(str(sock), str(directory))
-        except NotPermitted as error:
-            raise NotPermitted(f"{directory} is in use: {error}; close it there first, views included") from None
+    try:
+        if _keepers.answers(sock):
+            _core.close_space(str(sock), str(directory), _id_of(directory))
+        elif members := _core.live_members(
+            str(directory), False
+        ):  # their keeper was killed, and the next one is not there yet
+            raise NotPermitted(f"{members} processes of this host have the space open")
+    except NotPermitted as error:
+        raise NotPermitted(f"{directory} is in use: {error}; close it there first, views included") from None
+    except (Corrupt, WrongVersion):  # too damaged to be open anywhere
+        pass
+
+
+def _id_of(directory: Path) -> int:
+    try:
+        return _core.space_id(str(directory))
+    except (Corrupt, WrongVersion):
+        return 0  # whatever the keeper has under this path
 
 
 def _ensure_shard(url: Url, listed: Hosts, own: int, room: int | None, unit: str | int | None) -> tuple[Path, Shard]:
@@ -128,8 +141,9 @@ def _grow(directory: Path, room: int) -> None:
 
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
     keeper = _keepers.of_host(root, listed, shard.own)
-    sock = _keepers.ensure(keeper)
-    attachment = _core.attach(core, str(sock), list(shard.hosts), shard.own, shard.unit, keeper.command)
+    attachment = _keepers.meet(
+        keeper, lambda sock: _core.attach(core, sock, list(shard.hosts), shard.own, shard.unit, keeper.command)
+    )
     peers = []
     for number, host in enumerate(shard.hosts):
         if number != shard.own:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 import openshelf
 from openshelf import _core
-from openshelf.errors import BadInput, OpenshelfError, UnknownName
+from openshelf.errors import BadInput, HostLost, OpenshelfError, UnknownName
 from openshelf.space import _places
 from openshelf.space._hosts import Hosts
 
 LINGER = "OPENSHELF_LINGER"  # seconds that a keeper which was started on demand stays when nobody needs it
 _START_S = 10.0
+_MEET_S = 2.0  # keepers that end while a process attaches are followed by others, so long
+_HELLO = re.compile(
+    r"^.* keeper of .*, process [0-9]+, spaces in .*$", re.MULTILINE
+)  # what every keeper of a host says
+_TAKEN = "another keeper of"
+_T = TypeVar("_T")
 
 
 def linger() -> float:
@@ -117,6 +125,17 @@ def ensure(keeper: Keeper) -> Path:
     return keeper.socket
 
 
+def meet(keeper: Keeper, attach: Callable[[str], _T]) -> _T:
+    """Attaches to the running keeper, by its socket; to the next one if that ends while it is started or asked."""
+    deadline = time.monotonic() + _MEET_S
+    while True:
+        try:
+            return attach(str(ensure(keeper)))
+        except OpenshelfError as error:
+            if type(error) not in (HostLost, OpenshelfError) or time.monotonic() > deadline:
+                raise
+
+
 def _runs(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -125,23 +144,32 @@ def _runs(process: int) -> bool:
 
 
 def _start(keeper: Keeper) -> None:
+    deadline = time.monotonic() + _START_S
+    while (why := _started(keeper, deadline)) is not None:
+        # One that said nothing was killed. One that found another comes behind that, which answers soon.
+        if time.monotonic() > deadline or (why and _TAKEN not in why):
+            raise OpenshelfError(
+                f"the keeper of {keeper.label} did not start; {keeper.log} says: {why or 'nothing'}. "
+                f"In the foreground: {' '.join(keeper.command).split(' --linger')[0]}"
+            )
+        time.sleep(0.01)
+
+
+def _started(keeper: Keeper, deadline: float) -> str | None:
+    """None if a keeper answers, else what the one that was started said before it ended."""
     log = keeper.log
     before = log.stat().st_size if log.exists() else 0
-    command = [*keeper.command, "--tell"]
     # Only the first of its two processes is waited for: the keeper is nobody's child.
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
-    deadline = time.monotonic() + _START_S
+    done = subprocess.run([*keeper.command, "--tell"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
     while done.returncode == 0 and time.monotonic() < deadline:
         there = _runs(int(done.stdout))
         if answers(keeper.socket):
-            return
+            return None
         if not there:
             break
         time.sleep(0.002)
-    said = done.stderr.decode(errors="replace").strip()
-    if not said and log.exists():
-        said = log.read_text(errors="replace")[before:].strip()[-2000:]
-    raise OpenshelfError(
-        f"the keeper of {keeper.label} did not start; {log} says: {said or 'nothing'}. "
-        f"In the foreground: {' '.join(keeper.command).split(' --linger')[0]}"
-    )
+    if said := done.stderr.decode(errors="replace").strip():
+        return said
+    text = log.read_bytes() if log.exists() else b""
+    fresh = text[before:] if len(text) >= before else text  # it begins a new one when it has become long
+    return _HELLO.sub("", fresh.decode(errors="replace")).strip()[-2000:]

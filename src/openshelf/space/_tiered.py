@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadInput, HostLost, OpenshelfError
+from openshelf.errors import BadInput, OpenshelfError
 from openshelf.space import _keepers, _places
 from openshelf.space._copies import Ranges
 from openshelf.space._here import NO_FLASH, Here
@@ -19,7 +18,6 @@ from openshelf.space._transfer import Asked, Held, Transfer
 _PREFETCH, _PIN, _DEMOTE, _DISCARD, _FLUSH = range(2, 7)  # native Want
 FAULTS = "OPENSHELF_FAULTS"  # "off": as where userfaultfd is not permitted
 _MOST = 1_000_000  # of a priority, either way
-_ATTACH_S = 2.0  # keepers that end while a process attaches are followed by others, so long
 
 
 def attach(core: _core.Core) -> None:
@@ -28,15 +26,7 @@ def attach(core: _core.Core) -> None:
     choice = os.environ.get(FAULTS) or "on"
     if choice not in ("on", "off"):
         raise BadInput(f"{FAULTS}={choice!r}: expected 'on' or 'off'")
-    deadline = time.monotonic() + _ATTACH_S
-    while True:
-        try:
-            _core.attach_tiers(core, str(_keepers.ensure(keeper)), keeper.command, choice == "on")
-            return
-        except OpenshelfError as error:
-            # It was ended while it started, or was dialled, or answered: the next one is asked.
-            if type(error) not in (HostLost, OpenshelfError) or time.monotonic() > deadline:
-                raise
+    _keepers.meet(keeper, lambda sock: _core.attach_tiers(core, sock, keeper.command, choice == "on"))
 
 
 def tiers_of(name: str | None = None) -> dict[str, dict[str, Any]]:
