@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from openshelf.errors import Closed
@@ -23,20 +24,22 @@ class Answer(NamedTuple):
     margins: list[float]
 
 
-def begin(state: State, model: str, options: dict[str, Any] | None, blocks: int) -> None:
-    """Starts an engine with so many blocks of its own, and a pool if there are options for it."""
+def begin(
+    state: State, model: str, options: dict[str, Any] | None, blocks: int, policy: str = "recompute", more: Any = None
+) -> None:
+    """Starts an engine with so many blocks of its own, and a pool if there are options for it. `more`: vLLM's."""
     vllm: Any = importlib.import_module("vllm")
     given: dict[str, Any] = {
         "skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": True, "block_size": BLOCK,
         "max_model_len": 1024, "max_num_batched_tokens": 256, "kv_cache_memory_bytes": blocks * BLOCK_BYTES,
-        "enable_lora": True, "max_loras": 2, "max_lora_rank": 8,
+        "enable_lora": True, "max_loras": 2, "max_lora_rank": 8, **(more or {}),
     }  # fmt: skip
     if options is not None:
         given["kv_transfer_config"] = {
             "kv_connector": "OpenshelfConnector",
             "kv_connector_module_path": "openshelf.adapters.vllm",
             "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
+            "kv_load_failure_policy": policy,
             "kv_connector_extra_config": options,
         }
     state["engine"] = vllm.LLM(model, **given)
@@ -81,16 +84,39 @@ def drop_own_cache(state: State) -> None:
     assert state["engine"].reset_prefix_cache()
 
 
-def lose_next_load(state: State) -> None:
-    """What is found next is gone when it is to be read."""
-    worker: Any = importlib.import_module("openshelf.adapters.vllm._worker").Worker
-    pool = worker._pool
+def lose_next_load(state: State, how: str = "gone") -> None:
+    """What is found next is gone when it is to be read, or partly gone, or cannot be read."""
+    module: Any = importlib.import_module("openshelf.adapters.vllm._worker")
+    pool = module.Worker._pool
 
-    def gone(*_: Any) -> None:
-        worker._pool, state["lost"] = pool, True
-        raise Closed("lost by a test")
+    class Losing:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
 
-    worker._pool = gone
+        def match(self, tokens: Any) -> Any:
+            hit = self.inner.match(tokens[: len(tokens) // 2] if how == "part" else tokens)
+            return Unreadable(hit.length) if how == "unreadable" else hit
+
+    def lost(self: Any, copy: Any) -> Any:
+        module.Worker._pool, state["lost"] = pool, True
+        if how == "gone":
+            raise Closed("lost by a test")
+        return Losing(pool(self, copy))
+
+    module.Worker._pool = lost
+
+
+class Unreadable:
+    """A hit whose every read fails, after it wrote something."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def read_pages_async(self, number: int, pages: Any, table: list[int], start: int) -> Future[None]:
+        pages[table] = 7.0
+        failed: Future[None] = Future()
+        failed.set_exception(Closed("lost by a test"))
+        return failed
 
 
 def has_lost(state: State) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,10 +45,12 @@ class Shelf:
     second: Peer
 
 
-def started(model: str, options: dict[str, str] | None, blocks: int = 640) -> Peer:
+def started(
+    model: str, options: dict[str, str] | None, blocks: int = 640, policy: str = "recompute", **more: Any
+) -> Peer:
     """`blocks` of KV cache of its own."""
     engine = Peer()
-    engine.start(begin, model, options, blocks)
+    engine.start(begin, model, options, blocks, policy, more)
     engine.finish(STARTING)
     return engine
 
@@ -176,6 +179,49 @@ def test_blocks_that_are_gone_are_computed_again_and_stored_right(shelf: Shelf) 
     full = one(shelf.first, tokens)
     assert full.cached == 480
     assert_same(full, expected)
+
+
+HOW = ("gone", "part", "unreadable")
+
+
+def family(seed: int) -> list[list[int]]:
+    """Prompts that share most of their tokens, more than an engine computes in a step."""
+    return [prompt(640, seed) + prompt(50 + at, seed + 1 + at) for at in range(3)]
+
+
+def test_a_failed_load_never_changes_answers_though_others_share_its_blocks(shelf: Shelf) -> None:
+    """Of prompts that share what could not be loaded, only the first computes it again, a piece in each step: the
+    others must not go on before it is there."""
+    engine = started(shelf.model, OPTIONS, max_num_batched_tokens=1024, long_prefill_token_threshold=64)
+    for seed, how in enumerate(HOW, 1):
+        prompts = family(1000 * seed)
+        expected = shelf.plain.call(ask, prompts)
+        shelf.first.call(ask, prompts[:1])
+        engine.call(lose_next_load, how)
+        for _ in range(2):  # from the pool, and from what the engine has kept itself
+            for got, wanted in zip(engine.call(ask, prompts), expected, strict=True):
+                assert_same(got, wanted)
+        assert engine.call(has_lost), how
+        shelf.first.call(drop_own_cache)
+        for got, wanted in zip(shelf.first.call(ask, prompts), expected, strict=True):  # from what it stored
+            assert_same(got, wanted)
+    engine.kill()
+
+
+def test_a_failed_load_fails_its_request_alone_if_that_is_wanted(shelf: Shelf) -> None:
+    engine = started(shelf.model, OPTIONS, policy="fail")
+    for seed, how in enumerate(HOW, 1):
+        prompts = family(1000 * seed + 500)
+        expected = shelf.plain.call(ask, prompts)
+        shelf.first.call(ask, prompts[:1])
+        engine.call(lose_next_load, how)
+        answers = engine.call(ask, prompts)
+        assert [bool(got.tokens) for got in answers] == [False, True, True]
+        for got, wanted in zip(answers[1:], expected[1:], strict=True):
+            assert_same(got, wanted)
+        for got, wanted in zip(engine.call(ask, prompts), expected, strict=True):
+            assert_same(got, wanted)
+    engine.kill()
 
 
 def test_preempted_requests_answer_as_without_a_pool(shelf: Shelf) -> None:

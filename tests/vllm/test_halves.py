@@ -66,7 +66,7 @@ class Engine:
 
     def __init__(self, config: Any, options: Options, loads: bool = True, saves: bool = True, rank: int = 0) -> None:
         self.scheduler = Scheduler(config, cache_of(), options, loads=loads, saves=saves)
-        self.worker = Worker(cache_of(), options, rank, lambda flag: flag)
+        self.worker = Worker(cache_of(), options, rank)
         self.memory = {name: torch.zeros(PAGES, HEADS, BLOCK, 2 * HEAD_DIM) for name in NAMES}
         self.worker.register(self.memory)
 
@@ -85,16 +85,21 @@ class Engine:
         )
 
     def run(self, step: Any) -> set[int]:
-        """The worker's part of a step; vLLM's numbers of blocks that could not be loaded."""
-        if step.loads:
-            self.worker.begin(step)
-        for name in NAMES:
-            self.worker.arrive(name)
-            self.worker.save(name, step)
-        self.worker.end(step)
+        """The worker's part: loads, and when they are over the step; vLLM's numbers of blocks that were not loaded."""
+        self.worker.begin(step)
+        loaded: set[str] = set()
+        while loaded != {copy.request for copy in step.loads}:
+            loaded |= self.worker.loaded()
         failed = self.worker.failed()
-        self.scheduler.done(bool(failed))
+        if not failed:
+            self.compute(step)
+        self.scheduler.done(loaded, failed)
         return failed
+
+    def compute(self, step: Any) -> None:
+        for name in NAMES:
+            self.worker.save(name, step)
+        self.worker.end()
 
     def serve(self, tokens: list[int], first: int = 0, **more: Any) -> int:
         found, step = self.ask(tokens, first, **more)
@@ -141,14 +146,22 @@ def test_blocks_that_are_gone_are_reported_and_nothing_wrong_is_stored(make: Mak
     assert found == 4 * BLOCK
     engine.scheduler._hits.clear()  # as if its process had lost them
     engine.pool().evict(start, keep=2 * BLOCK)
-    unaware = replace(step, loads=[])  # a step that was planned before the failure is known
     assert engine.run(step) == {22, 23}
     assert engine.pool().stats()["blocks"] == 2
-    engine.worker.save(NAMES[0], unaware)
-    engine.worker.end(unaware)
-    assert engine.pool().stats()["blocks"] == 2
-    assert engine.serve([*start, *prompt(2 * BLOCK, 4)], first=40) == 2 * BLOCK  # now it is known
+    assert engine.ask([*start, *prompt(2 * BLOCK, 4)], first=20)[0] == 0  # that request is not looked up again
+    assert engine.serve([*start, *prompt(2 * BLOCK, 4)], first=40) == 2 * BLOCK  # others are
     assert engine.pool().stats()["blocks"] == 6
+
+
+def test_a_request_that_is_forgotten_while_it_loads_is_held_until_it_is_over(make: Make) -> None:
+    engine, start = make(), prompt(4 * BLOCK, 3)
+    engine.serve(start)
+    _, step = engine.ask([*start, 1], first=20)
+    engine.scheduler.forget("of 20")  # aborted
+    assert engine.pool().clear() == 0
+    engine.run(step)
+    assert engine.pool().clear() == 4
+    assert not engine.scheduler._loading
 
 
 def test_a_space_that_goes_away_stops_nothing(make: Make) -> None:

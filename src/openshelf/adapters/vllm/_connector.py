@@ -30,7 +30,8 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
             self._scheduler = Scheduler(vllm_config, kv_cache_config, options, loads=loads, saves=saves)
         else:
-            self._worker = Worker(kv_cache_config, options, _group().rank_in_group, _any_rank)
+            group = importlib.import_module("vllm.distributed.parallel_state").get_tp_group()
+            self._worker = Worker(kv_cache_config, options, group.rank_in_group)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -39,7 +40,8 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
     # The scheduler's calls
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        return self._scheduler.matched(request, num_computed_tokens), False
+        found = self._scheduler.matched(request, num_computed_tokens)
+        return found, found > 0  # loaded before the request is scheduled
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._scheduler.allocated(request, blocks, num_external_tokens)
@@ -48,7 +50,7 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
         return self._scheduler.plan(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        self._scheduler.done(bool(connector_output.invalid_block_ids))
+        self._scheduler.done(set(connector_output.finished_recving or ()), connector_output.invalid_block_ids)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler.forget(request.request_id)
@@ -63,13 +65,16 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
         self._worker.begin(self._planned())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        self._worker.arrive(layer_name)
+        """Nothing to wait for: what a request begins with was there before it was scheduled."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         self._worker.save(layer_name, self._planned())
 
     def wait_for_save(self) -> None:
-        self._worker.end(self._planned())
+        self._worker.end()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self._worker.loaded()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._worker.failed()
@@ -78,17 +83,3 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         return step
-
-
-def _group() -> Any:
-    return importlib.import_module("vllm.distributed.parallel_state").get_tp_group()
-
-
-def _any_rank(flag: bool) -> bool:
-    """Whether it is True on any tensor-parallel rank; all of them ask at the same time."""
-    if _group().world_size == 1:
-        return flag
-    torch: Any = importlib.import_module("torch")
-    flags = torch.tensor([int(flag)])
-    torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX, group=_group().cpu_group)
-    return bool(flags.item())

@@ -1,8 +1,9 @@
 """The scheduler's half: which prompts begin with something that the pool has, and what a step computes that it has not.
 
-What was found is held until the step that reads it is over, so that nobody evicts it in between; the worker finds it
-anew by its keys. Should it be gone all the same (it expired, the space was removed), the worker says so, and vLLM
-computes it.
+What was found is loaded before vLLM schedules the request, and shares its blocks with nobody until it is there. (Loaded
+within a step, a failure came too late: vLLM had given the blocks to others, which went on with them.) It is held until
+then, so that nobody evicts it; the worker finds it anew by its keys. Should it be gone all the same (it expired, the
+space was removed), the worker says so, and vLLM computes it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Scheduler:
         self._adapters: dict[tuple[int, str], str | None] = {}
         self._asked: dict[str, Asked] = {}
         self._hits: dict[str, list[Hit]] = {}
+        self._loading: dict[str, set[int]] = {}  # vLLM's blocks of a request
+        self._lost: set[str] = set()  # requests of which a load failed: no second try, which may fail for ever
         self._step = Step()
 
     def matched(self, request: Any, computed: int) -> int:
@@ -50,7 +53,7 @@ class Scheduler:
         if layout is None:
             return 0
         asked = self._asked[request.request_id] = Asked(request, layout, computed)
-        if not self._loads:
+        if not self._loads or request.request_id in self._lost:
             return 0
         hits = self._match(layout, request.cache_salt or "", request.all_token_ids[: request.num_tokens - 1])
         asked.stored = min((hit.length for hit in hits), default=0)
@@ -97,16 +100,18 @@ class Scheduler:
         stop = asked.computed + external
         numbers = blocks.get_block_ids()[0][: stop // self._block_tokens]
         self._step.loads.append(self._copy(asked, stop, numbers, asked.computed))
+        self._loading[request.request_id] = set(numbers[asked.computed // self._block_tokens :])
 
     def _copy(self, asked: Asked, stop: int, blocks: list[int], start: int = 0) -> Copy:
         request = asked.request
-        return Copy(asked.layout, request.cache_salt or "", request.all_token_ids[:stop], list(blocks), start)
+        salt, tokens = request.cache_salt or "", request.all_token_ids[:stop]
+        return Copy(request.request_id, asked.layout, salt, tokens, list(blocks), start)
 
     def plan(self, output: Any) -> Step:
         """The step that vLLM scheduled: what was asked for, and the blocks that will be full when it is over.
 
         Tokens that are not known yet (drafted ones, or those of a step under way) are left for later."""
-        step, self._step = self._step, Step(failures=self._step.failures)
+        step, self._step = self._step, Step()
         for name, scheduled in output.num_scheduled_tokens.items() if self._saves and self._pools else ():
             asked = self._asked.get(name)
             if asked is None:
@@ -118,15 +123,19 @@ class Scheduler:
                 step.saves.append(self._copy(asked, asked.stored, blocks))
         return step
 
-    def done(self, failed: bool) -> None:
-        """A step is over; hits that it read are let go. After a failed load vLLM computes again, and we store again."""
-        self._hits.clear()
-        if failed:
-            self._step.failures += 1
-            for asked in self._asked.values():
-                asked.stored = 0
+    def done(self, loaded: set[str], failed: set[int]) -> None:
+        """Requests that are loaded, and vLLM's blocks that were not, which it computes and we store again."""
+        for name, blocks in self._loading.items():
+            if blocks & failed and name in self._asked:
+                self._lost.add(name)
+                self._asked[name].stored = 0
+        for name in loaded:
+            self._loading.pop(name, None)
+            self._hits.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """A request is finished."""
+        """A request is finished. What it was still loading is over some time."""
         self._asked.pop(name, None)
-        self._hits.pop(name, None)
+        self._lost.discard(name)
+        if name not in self._loading:
+            self._hits.pop(name, None)

@@ -14,6 +14,7 @@ class Copy:
 
     To load, from token `start` on. The layout is that of rank 0; every worker puts in its own."""
 
+    request: str
     layout: Layout
     cache_salt: str
     tokens: list[int]
@@ -23,8 +24,7 @@ class Copy:
 
 @dataclass
 class Step(base.KVConnectorMetadata):  # type: ignore[misc]  # vllm is not there when mypy runs
-    """`failures`: how many steps with failed loads the scheduler knows of."""
+    """Loads begin in this step, and are over in a later one; saves are of what this step computes."""
 
     loads: list[Copy] = field(default_factory=list)
     saves: list[Copy] = field(default_factory=list)
-    failures: int = 0

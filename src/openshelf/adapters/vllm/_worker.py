@@ -1,7 +1,7 @@
-"""A worker's half: copies blocks between the pool and vLLM's pages, layer by layer as the model goes on.
+"""A worker's half: copies blocks between the pool and vLLM's pages.
 
-Layers are read in the background while those before them compute, and written when they are computed. What a step
-computed after a failed load is wrong: nothing of it is published.
+What a request begins with is read in the background, while others compute; vLLM schedules it when all of it is there.
+What a step computes is written layer by layer.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from openshelf.kv import Draft, KVPool
 
 
 class Worker:
-    """One a process that computes. `rank` of the tensor-parallel ones; `agree` tells whether any of them has a True."""
+    """One a process that computes; `rank` of the tensor-parallel ones."""
 
-    def __init__(self, cache: Any, options: Options, rank: int, agree: Any) -> None:
-        self._options, self._rank, self._agree = options, rank, agree
+    def __init__(self, cache: Any, options: Options, rank: int) -> None:
+        self._options, self._rank = options, rank
         self._spec = spec_of(cache)
         self._numbers = {name: number for number, name in enumerate(layer_names(cache))}
         self._pages: dict[int, Any] = {}
         self._pools: Pools | None = None
-        self._coming: list[tuple[Copy, list[Future[None]]]] = []
+        self._loading: list[tuple[Copy, list[Future[None]]]] = []
         self._drafts: list[tuple[Draft, list[int]]] | None = None
         self._failed: set[int] = set()
-        self._failures = 0
 
     def register(self, caches: dict[str, Any]) -> None:
         """Takes vLLM's pages of every layer."""
@@ -50,6 +49,8 @@ class Worker:
     def begin(self, step: Step) -> None:
         """Starts to read what is to be loaded. Blocks that are not there any more have failed."""
         for copy in step.loads:
+            futures: list[Future[None]] = []
+            self._loading.append((copy, futures))
             try:
                 hit = self._pool(copy).match(copy.tokens)
             except OpenshelfError as error:
@@ -59,28 +60,26 @@ class Worker:
                 self._fail(copy, hit.length, f"{hit.length} of {len(copy.tokens)} tokens are left")
             if hit.length > copy.start:
                 table = copy.blocks[copy.start // self._spec.block_size :]
-                futures = [
+                futures += [
                     hit.read_pages_async(number, self._pages[number], table, start=copy.start)
                     for number in range(len(self._numbers))
                 ]
-                self._coming.append((copy, futures))
 
     def _fail(self, copy: Copy, token: int, why: object) -> None:
         say_once("what was found could not be loaded, it is computed", why)
         self._failed.update(copy.blocks[max(token, copy.start) // self._spec.block_size :])
 
-    def arrive(self, name: str) -> None:
-        """Waits for one layer of all that is loaded."""
-        number = self._numbers.get(name)
-        if number is not None:
-            for copy, futures in self._coming:
-                self._await(copy, futures[number])
-
-    def _await(self, copy: Copy, future: Future[None]) -> None:
-        try:
-            future.result()
-        except OpenshelfError as error:
-            self._fail(copy, copy.start, error)
+    def loaded(self) -> set[str]:
+        """Requests whose loads are over since it was asked last, failed ones among them."""
+        over = [(copy, futures) for copy, futures in self._loading if all(future.done() for future in futures)]
+        for copy, futures in over:
+            self._loading.remove((copy, futures))
+            for future in futures:
+                try:
+                    future.result()
+                except OpenshelfError as error:
+                    self._fail(copy, copy.start, error)
+        return {copy.request for copy, _ in over}
 
     def save(self, name: str, step: Step) -> None:
         """One layer is computed: its blocks go into the pool."""
@@ -113,22 +112,11 @@ class Worker:
         self._drafts.remove((draft, table))
         draft.abandon()
 
-    def end(self, step: Step) -> None:
-        """All that was to be loaded is there or has failed; what was computed can be found by others."""
-        for copy, futures in self._coming:
-            for future in futures:
-                self._await(copy, future)
-        self._coming.clear()
-        failed = bool(self._failed)
-        if step.loads:  # a worker computes with what the others loaded
-            failed = self._agree(failed)
-        self._failures += failed
+    def end(self) -> None:
+        """What was computed can be found by others."""
         drafts, self._drafts = self._drafts or [], None
         for draft, _ in drafts:
-            if failed or step.failures != self._failures:
-                draft.abandon()
-            else:
-                self._publish(draft)
+            self._publish(draft)
 
     def _publish(self, draft: Draft) -> None:
         try:
