@@ -62,6 +62,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/wire_attack_test
 	OPENSHELF_SOAK=1 build/native/tier_durable_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/space tests/storm tests/tiers tests/offload tests/bench -m "soak or not soak"
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/kv/test_architectures.py -m soak
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py

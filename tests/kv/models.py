@@ -88,7 +88,7 @@ def answer(model: Any, pool: KVPool | None, tokens: Any, new: int = 8, keep: boo
     out = model.generate(ids, past_key_values=cache, **greedy, **options)
     hit = stored = 0
     if isinstance(cache, PooledCache):
-        hit, stored = cache.hit_tokens, cache.stored[0].stored
+        hit, stored = cache.hit_tokens, sum(done.stored for done in cache.stored)
         if keep:
             stored += cache.store(out)[0].stored
     logits = torch.cat(out.logits).numpy()

@@ -14,11 +14,10 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from openshelf import Space
-from openshelf.adapters.transformers import PooledCache, fingerprint, layout_of
+from openshelf.adapters.transformers import fingerprint, layout_of
 from openshelf.adapters.transformers._digest import feed
 from openshelf.errors import BadInput
-from tests.kv.models import KINDS, answer, assert_same, model_of, pool_of, prompt
+from tests.kv.models import KINDS, model_of
 
 
 def int8_model(moved: int) -> Any:
@@ -60,16 +59,8 @@ class Beside(torch.Tensor):  # type: ignore[misc]
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization", "ignore:torch.quantize_per_tensor")
-def test_two_int8_models_share_nothing(space: Space) -> None:
-    first, second, again = int8_model(0), int8_model(1), int8_model(0)
-    assert fingerprint(first) == fingerprint(again) != fingerprint(second)
-    tokens = prompt(64)
-    pools = [pool_of(space, model) for model in (first, second, again)]
-    answer(first, pools[0], tokens)
-    other = answer(second, pools[1], tokens)
-    assert other.hit == 0
-    assert_same(other, answer(second, None, tokens))
-    assert PooledCache(pools[2], again, tokens).hit_tokens == 48
+def test_two_int8_models_share_nothing() -> None:
+    assert fingerprint(int8_model(0)) == fingerprint(int8_model(0)) != fingerprint(int8_model(1))
 
 
 def big(**changes: Any) -> Any:

@@ -13,8 +13,9 @@ transformers: Any = pytest.importorskip("transformers", reason="transformers is 
 
 from openshelf import KVPool, Layout, Space
 from openshelf.adapters.transformers import PooledCache, layout_of
+from openshelf.adapters.transformers._layout import check_config
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
-from tests.kv.models import BLOCK, answer, config_of, model_of, prompt
+from tests.kv.models import BLOCK, answer, config_of, model_of, pool_of, prompt
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -32,9 +33,15 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidd
         (lambda: {"num_hidden_layers": 2}, "model.config"),
     ],
 )
-def test_caches_that_cannot_be_shared_are_refused(pooled: KVPool, config: Any, text: str) -> None:
+def test_caches_that_cannot_be_shared_are_refused(config: Any, text: str) -> None:
     with pytest.raises(OpenshelfError, match=text):
-        PooledCache(pooled, config(), prompt(20))
+        check_config(config())
+
+
+@pytest.mark.parametrize("model", ["model.config", "nothing"])
+def test_a_cache_needs_the_model_itself(pooled: KVPool, llama: Any, model: str) -> None:
+    with pytest.raises(Mismatch, match="a model of transformers is needed"):
+        PooledCache(pooled, llama.config if model == "model.config" else object(), prompt(20))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,7 @@ def test_caches_that_cannot_be_shared_are_refused(pooled: KVPool, config: Any, t
         ({"attention_mask": [[1, 1]]}, BadInput, "input_ids"),
         ({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]}, BadInput, "padded"),
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, BadInput, "token_type_ids"),
+        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 0]]}, BadInput, "token_type_ids"),  # GPT-2 adds to each token
         ({"input_ids": [[1, 2]], "pixel_values": [0.5]}, BadInput, "pixel_values"),
         ([[1, 2], [3]], BadInput, "same length"),
         ([], BadInput, "at least one token"),
@@ -64,22 +72,31 @@ def test_a_harmless_mask_is_taken(pooled: KVPool, llama: Any) -> None:
     assert PooledCache(pooled, llama, {**inputs, "token_type_ids": None}).prompt_tokens == 4
 
 
-def test_padding_that_generate_would_mask_is_refused(pooled: KVPool) -> None:
-    config = config_of("llama", pad_token_id=0)
+def test_padding_that_generate_would_mask_is_refused(space: Space) -> None:
+    model = model_of("llama", pad_token_id=0)
+    pool = pool_of(space, model)
     with pytest.raises(BadInput, match="padding token 0"):
-        PooledCache(pooled, config, [0, 0, 5, 6])
+        PooledCache(pool, model, [0, 0, 5, 6])
     with pytest.raises(BadInput, match="padded"):
-        PooledCache(pooled, config, {"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1]})
-    assert PooledCache(pooled, config, {"input_ids": [0, 5], "attention_mask": [1, 1]}).prompt_tokens == 2
+        PooledCache(pool, model, {"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1]})
+    assert PooledCache(pool, model, {"input_ids": [0, 5], "attention_mask": [1, 1]}).prompt_tokens == 2
 
 
 def test_a_pool_of_another_model_is_refused(space: Space, pooled: KVPool, llama: Any) -> None:
     with pytest.raises(Mismatch, match="the model has 2 layers, the pool's layout 3"):
-        PooledCache(pooled, config_of("llama", num_hidden_layers=2), prompt(20))
+        PooledCache(pooled, model_of("llama", num_hidden_layers=2), prompt(20))
+    for other in (model_of("gpt2"), model_of("llama", seed=2), model_of("llama").double()):
+        with pytest.raises(Mismatch, match=r"the pool is for the model llama-\w+, this one is \w+-\w+"):
+            PooledCache(pooled, other, prompt(20))
+    named = KVPool(space, layout_of(llama, name="mine"), BLOCK, name="named", capacity="1MiB")
     with pytest.raises(Mismatch, match="layer 0 have 4 heads of 16, the pool's layout 2 of 16"):
-        answer(model_of("gpt2"), pooled, prompt(20))
+        answer(model_of("gpt2"), named, prompt(20))
     with pytest.raises(Mismatch, match=r"torch.float64, the pool's layout of float32"):
-        answer(model_of("llama").double(), pooled, prompt(20))
+        answer(model_of("llama").double(), named, prompt(20))
+    other = model_of("llama", seed=2)
+    layout_of(other)
+    with pytest.raises(Mismatch, match="the pool is for the model 'mine' and the adapter '', layout_of"):
+        PooledCache(named, other, prompt(20))
     by_hand = KVPool(
         space, Layout("m", layers=3, heads=2, head_dim=16, dtype="float32"), BLOCK, name="by hand", capacity="1MiB"
     )
@@ -122,8 +139,9 @@ def test_a_shorter_prompt_is_never_stored_as_the_one_that_was_told(pooled: KVPoo
     with pytest.raises(BadInput, match="at 35"):
         llama.generate(told[:, :35], past_key_values=PooledCache(pooled, llama, told), **options)
     without_hook = model_of("llama")
-    with pytest.warns(RuntimeWarning, match="not stored"):
-        without_hook.generate(told[:, :35], past_key_values=PooledCache(pooled, llama.config, told), **options)
+    for tokens in (told, told[:, :35]):
+        with pytest.raises(BadInput, match="outside of a call of the model"):
+            without_hook.generate(tokens, past_key_values=PooledCache(pooled, llama, told), **options)
     assert pooled.stats()["blocks"] == 0
 
 

@@ -5,18 +5,32 @@ from __future__ import annotations
 import copy
 import warnings
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from openshelf.adapters.transformers._extra import caches, torch
+from openshelf.adapters.transformers._known import known_as
 from openshelf.adapters.transformers._layer import PooledLayer
-from openshelf.adapters.transformers._layout import check_layout
+from openshelf.adapters.transformers._layout import check_layout, inner_model
 from openshelf.adapters.transformers._prompt import token_rows
-from openshelf.adapters.transformers._watch import watch
+from openshelf.adapters.transformers._watch import check_call, check_precision, check_tensor, check_tokens, watch
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
 from openshelf.kv import Draft, Hit, KVPool, Stored
 from openshelf.space._dtypes import element_type, to_torch
+
+_RESET = "it was reset"
+
+
+@dataclass
+class _Call:
+    """A call of the model that is under way: its tokens, and the layers whose keys and values are still to come."""
+
+    module: Any
+    start: int
+    shape: tuple[int, int]
+    left: set[int]
 
 
 class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read transformers
@@ -26,28 +40,32 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
     same length. The longest prefix that the pool has is in the cache at once (`hit_tokens`), never the last token: the
     model needs one to go on from. The prompt's full blocks are in the pool when its prefill is done (`stored`), unless
     store=False; `store(output)` adds what was generated. Trouble with the pool stops no generation: it warns.
-    The model must be run on these very inputs, and a hook on it makes sure; with model.config for `model` there is no
-    hook, and **nobody sees it**. Not thread-safe.
+    The model must be run on these very inputs: hooks on it see every call and refuse others. What is computed outside
+    such a call is refused, too. Not thread-safe.
     """
 
     def __init__(self, pool: KVPool, model: Any, inputs: Any, *, store: bool = True, ttl: float | None = None) -> None:
         if not isinstance(pool, KVPool):
             raise Mismatch(f"a PooledCache needs a KVPool, got {type(pool).__name__}")
-        config = getattr(model, "config", model)
-        check_layout(pool.layout, config)
-        if config is not model:
-            watch(model)
-        self._pool, self._ttl, self._storing = pool, ttl, store
-        self._rows = token_rows(inputs, config)
+        model = inner_model(model)
+        check_layout(pool.layout, model.config)
+        self._rows = token_rows(inputs, model.config)
+        self._model, self._known = model, known_as(model, pool.layout)
+        watch(model)
+        self._pool, self._ttl = pool, ttl
+        self.prompt_tokens = len(self._rows[0])
         self._incomplete = set(range(pool.layout.layers))  # layers that have not seen the whole prompt
         self._drafts: list[Draft] = []
-        self._compared = 0  # tokens that the model's hook has seen
+        self._call: _Call | None = None
         self._generated: list[Any] = []
         self._unfit = ""  # why store() must not be used any more
-        self.prompt_tokens = len(self._rows[0])
+        reach = self._known.reach
+        within = reach is None or self.prompt_tokens <= reach
+        self._storing = store and within
+        self._sound: int | None = None  # tokens before this one are as in every other call; None: all of them
         self.stored: tuple[Stored, ...] = ()
         super().__init__(layers=[PooledLayer() for _ in range(pool.layout.layers)])
-        self.hit_tokens = self._read()
+        self.hit_tokens = self._read() if within else 0
 
     def _read(self) -> int:
         """Begins to copy the longest prefix that all prompts have in the pool; its length."""
@@ -68,14 +86,57 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
             layer.expect(keys, values, length, [_later(hit, number, keys, values, at) for at, hit in enumerate(hits)])
         return length
 
+    def call_begins(self, module: Any, given: dict[str, Any]) -> None:
+        """The model's hook: it is called with this cache. Raises unless it computes what its tokens alone tell."""
+        tokens, call = given.get("input_ids"), self._call
+        if call is not None:  # a model inside that one: what it is given, the outer one made
+            if tokens is not None and tuple(tokens.shape) != call.shape:
+                raise BadInput(f"{type(module).__name__} was given other tokens than the model around it")
+            return
+        if self._unfit == _RESET:
+            return
+        if tokens is None:
+            raise BadInput("a PooledCache knows prompts by their tokens; the model was given none (inputs_embeds?)")
+        check_tensor(tokens)
+        start, count = self.get_seq_length(), tokens.shape[1]
+        if self._incomplete:
+            if start + count > self.prompt_tokens:
+                raise BadInput(
+                    f"this cache was made for a prompt of {self.prompt_tokens} tokens, the model was given "
+                    f"{start + count}: it is for the very inputs that it was made with; assisted decoding, which adds "
+                    "to them, is not supported"
+                )
+            check_tokens(tokens, self._rows[:, start : start + count], start)
+        if why := self._known.changed(self._model, thoroughly=bool(self._incomplete)):
+            raise BadInput(f"the model is not what it was when its layout was made: {why}")
+        check_precision(tokens.device, self._pool.layout.dtype)
+        check_call(given, start, count)
+        if not self._incomplete:
+            self._generated.append(tokens)
+        if self._sound is None and self._known.reach is not None and start + count > self._known.reach:
+            self._sound = start
+        self._call = _Call(module, start, tuple(tokens.shape), set(range(len(self.layers))))
+
+    def call_ends(self, module: Any) -> None:
+        """The model's hook: what it computed, or failed to, is here."""
+        if self._call is not None and self._call.module is module:
+            self._call = None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # what is stored are numbers, not a program
     def update(self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if self._unfit != _RESET and not self._expects(key_states, layer_idx):
+            self._unfit = self._unfit or "keys and values came outside of a call of the model that it was made with"
         if layer_idx not in self._incomplete:
             keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
             return keys, values
+        if self._unfit:
+            self._stop_storing()
+            raise BadInput(
+                f"this PooledCache takes nothing more: {self._unfit}. Call that model itself, uncompiled, or make "
+                "a cache without a pool"
+            )
         self._check_states(key_states, value_states, layer_idx)
         layer = self.layers[layer_idx]
-        if key_states.shape[-2] == 1 and self.hit_tokens < layer.get_seq_length() >= self._compared:
-            self._doubt()
         copies = key_states.shape[0] // len(self._rows)
         if layer.get_seq_length() and layer.keys.shape[0] != key_states.shape[0]:
             layer.batch_repeat_interleave(copies)  # beams, or several answers to one prompt
@@ -86,17 +147,18 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
                 self._put_layer(layer_idx, keys[::copies], values[::copies])
         return keys, values
 
-    def told(self, count: int) -> tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None:
-        """The next tokens that it was made with, and where they begin; None when the model has seen all of them."""
-        if not self._incomplete:
-            return None
-        start = self.get_seq_length()
-        self._compared = start + count
-        return start, self._rows[:, start : start + count]
+    def _expects(self, states: Any, layer: int) -> bool:
+        """Whether a call under way was to give these states to a layer; each layer gets them once."""
+        call = self._call
+        if call is None or layer not in call.left or (states.shape[0], states.shape[-2]) != call.shape:
+            return False
+        call.left.discard(layer)
+        return bool(self.layers[layer].get_seq_length() == call.start)
 
     def _check_states(self, keys: Any, values: Any, layer: int) -> None:
         layout = self._pool.layout
         for what, states in (("keys", keys), ("values", values)):
+            check_tensor(states)
             if (states.shape[1], states.shape[-1]) != (layout.heads, layout.head_dim):
                 raise Mismatch(
                     f"the model's {what} in layer {layer} have {states.shape[1]} heads of {states.shape[-1]}, the "
@@ -106,22 +168,6 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
                 raise Mismatch(
                     f"the model's {what} are of {states.dtype}, the pool's layout of {layout.dtype}: give dtype= to it"
                 )
-        if keys.shape[0] % len(self._rows):
-            raise BadInput(f"this cache was made for {len(self._rows)} prompts, the model was given {keys.shape[0]}")
-        total = self.layers[layer].get_seq_length() + keys.shape[-2]
-        if total > self.prompt_tokens:
-            raise BadInput(
-                f"this cache was made for a prompt of {self.prompt_tokens} tokens, the model was given {total}: it is "
-                "for the very inputs that it was made with; assisted decoding, which adds to them, is not supported"
-            )
-
-    def _doubt(self) -> None:
-        """A single token that is not the first to be computed may be a generated one, if no hook compares them:
-        then the model was given less than the prompt, and what comes is not the prompt's."""
-        if self._storing:
-            self._stop_storing()
-            text = f"the prompt of {self.prompt_tokens} tokens came in parts or not at all: it is not stored"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _put_layer(self, number: int, keys: Any, values: Any) -> None:
         """A layer of the prompt into the pool; all blocks can be found when the last layer is there."""
@@ -146,10 +192,6 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
         for draft in drafts:
             draft.abandon()
 
-    def saw(self, tokens: Any) -> None:
-        """The model's hook: tokens after the prompt, of which keys and values come next."""
-        self._generated.append(tokens)
-
     def store(self, output: Any) -> tuple[Stored, ...]:
         """Stores what was generated, too: `output` as generate returned it, prompt included, one row for each prompt.
 
@@ -158,13 +200,14 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
         rows = token_rows(getattr(output, "sequences", output), None)
         if self._unfit:
             raise BadInput(f"what is in the cache cannot be stored: {self._unfit}")
-        count, length = (0, 0) if self._incomplete else (self.layers[0].keys.shape[0], self.get_seq_length())
+        count = 0 if self._incomplete else self.layers[0].keys.shape[0]
         if len(rows) != count:
             raise BadInput(f"the cache holds {count} sequences, got {len(rows)}")
         known = np.repeat(self._rows, count // len(self._rows), 0)
-        if self._generated:  # not if there is no hook
-            known = np.concatenate([known, *(tokens.cpu().numpy() for tokens in self._generated)], 1)
-            length = min(length, known.shape[1])
+        known = np.concatenate([known, *(tokens.cpu().numpy() for tokens in self._generated)], 1)
+        length = min(known.shape[1], *(layer.get_seq_length() for layer in self.layers))
+        if self._sound is not None:
+            length = min(length, self._sound)
         width = min(known.shape[1], rows.shape[1])
         if width < self.prompt_tokens or (rows[:, :width] != known[:, :width]).any():
             raise BadInput(
@@ -190,17 +233,26 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
         other.__dict__.update(self.__dict__)
         other.layers = copy.deepcopy(self.layers, memo)
         other._incomplete, other._drafts, other._generated = set(self._incomplete), [], list(self._generated)
+        other._call = None
         return other
 
     def reorder_cache(self, beam_idx: Any) -> None:
         self._unfit = "after a beam search it is not that of the sequences which came out"
         super().reorder_cache(beam_idx)
 
+    def batch_select_indices(self, indices: Any) -> None:
+        self._unfit = "sequences were taken out of it or changed places"
+        super().batch_select_indices(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._unfit = "its sequences were repeated"
+        super().batch_repeat_interleave(repeats)
+
     def reset(self) -> None:
         """Empties the cache. It may be used for anything then, and stores nothing any more."""
         self._stop_storing()
         self._incomplete.clear()
-        self._unfit = "it was reset"
+        self._unfit = _RESET
         super().reset()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from openshelf.adapters.transformers._extra import caches
+from openshelf.adapters.transformers._extra import caches, torch
 from openshelf.adapters.transformers._fingerprint import fingerprint
+from openshelf.adapters.transformers._known import learn
+from openshelf.adapters.transformers._rope import reach_of
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv import Layout
 
@@ -14,13 +16,29 @@ def layout_of(model: Any, *, name: str | None = None, adapter: str | None = None
     """The Layout of a model's cache, for KVPool(space, layout).
 
     `name` stands for the weights and their revision; without it all weights are hashed, a second for each GiB.
-    `adapter` names a LoRA adapter; by default those that are active now. Later changes of the weights go unseen.
+    `adapter` names a LoRA adapter; by default those that are active now. Two short calls of the model try whether its
+    cache can be shared at all. After a change of the model, a PooledCache refuses it until it has another layout.
     """
+    model = inner_model(model)
     check_config(model.config)
     if adapter is None:
         adapter = ",".join(_active_adapters(model))
     given = {"dtype": str(model.dtype).removeprefix("torch."), "order": "khtd", "adapter": adapter, **given}
-    return Layout.from_config(model.config, model=fingerprint(model) if name is None else name, **given)
+    reach_of(model)  # raises where the keys may depend on more than tokens
+    layout = Layout.from_config(model.config, model=fingerprint(model) if name is None else name, **given)
+    learn(model, layout)
+    return layout
+
+
+def inner_model(model: Any) -> Any:
+    """The model itself, of one that torch.compile made. Mismatch if it is none."""
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise Mismatch(
+            f"a model of transformers is needed, got {type(model).__name__}: hooks on it make sure that the cache gets "
+            "what that model computed of the very tokens"
+        )
+    return model
 
 
 def _active_adapters(model: Any) -> list[str]:
@@ -51,10 +69,7 @@ def check_config(config: Any) -> int:
     if getattr(config, "is_encoder_decoder", False):
         raise BadInput(f"{kind} has an encoder: its cache depends on more than the tokens, which is not supported")
     if config.get_text_config() is not config:
-        raise BadInput(
-            f"{kind} takes more than text, and its tokens do not tell which image it was: not supported. For prompts "
-            "of text only, give model.config.get_text_config()"
-        )
+        raise BadInput(f"{kind} takes more than text, and its tokens do not tell which image it was: not supported")
     if getattr(config, "kv_lora_rank", None):
         raise BadInput(
             f"{kind} has latent attention, whose keys and values differ in size in transformers: not supported"

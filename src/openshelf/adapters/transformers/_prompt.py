@@ -48,7 +48,7 @@ def _without_more(inputs: Mapping[str, Any]) -> Any:
                 raise BadInput(
                     "padded prompts are not supported: give prompts of the same length, or run them one by one"
                 )
-        elif name != "token_type_ids" or array.any():
+        else:  # also token_type_ids of zeros: some models add an embedding for them
             raise BadInput(f"{name!r} changes what a model computes of the same tokens: not supported")
     return inputs.get("attention_mask")
 

@@ -19,8 +19,18 @@ def reach_of(model: Any) -> int | None:
     """The longest call, in tokens from the start, whose keys are those of every shorter one; None: any length.
 
     BadInput if the model scales its embeddings in a way that is not known here."""
-    reaches = [reach for _, _, _, reach in _rotations(model) if reach is not None]
-    return min(reaches, default=None)
+    rotations = list(_rotations(model))
+    if not rotations and (unknown := set(_named(model.config)) - _FIXED):
+        raise BadInput(f"rotary embeddings of the type {unknown} are asked for, and no module says how: not supported")
+    return min((reach for _, _, _, reach in rotations if reach is not None), default=None)
+
+
+def _named(config: Any) -> Iterator[str]:
+    """The types of rotary embeddings that a configuration asks for, those of single kinds of layers too."""
+    for given in (getattr(config, "rope_parameters", None), getattr(config, "rope_scaling", None)):
+        for part in (given, *given.values()) if isinstance(given, Mapping) else ():
+            if isinstance(part, Mapping) and isinstance(kind := part.get("rope_type", part.get("type")), str):
+                yield kind
 
 
 def changing_buffers(model: Any) -> set[str]:
@@ -41,10 +51,6 @@ def _rotations(model: Any) -> Iterator[tuple[str, Any, str, int | None]]:
         elif isinstance(kinds, Mapping):
             for layer_type, kind in kinds.items():
                 yield name, module, f"{layer_type}_", _reach(module, kind, layer_type)
-        elif kinds is None and hasattr(module, "rope_scaling") and module.rope_scaling:
-            raise BadInput(
-                f"{name} scales its rotary embeddings by {module.rope_scaling}: not known here, not supported"
-            )
 
 
 def _reach(module: Any, kind: str, layer_type: str | None) -> int | None:
