@@ -8,20 +8,20 @@ A file that cannot be used, whatever the reason, is a plan that is not there: it
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from openshelf._files import read_own, write_own
 from openshelf.errors import BadInput
-from openshelf.offload._files import cache_folder
+from openshelf.offload._files import cache_folder, private_folder
 
 Found = TypeVar("Found")
 MOST = 256  # files; the oldest go
+LONGEST = 256 << 20  # bytes of one
 
 
 def folder() -> Path:
@@ -32,7 +32,9 @@ def load_plain(asked: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -
     """What `read` makes of the plan that was kept for this; None if there is none, or none that can be used."""
     path = _path(asked)
     try:
-        head, _, text = path.read_bytes().partition(b"\n")
+        path.lstat()  # FileNotFoundError: nothing is made for a question that was never asked
+        private_folder(path.parent)
+        head, _, text = read_own(path, LONGEST).partition(b"\n")
         if json.loads(head) != {"asked": asked, "sum": hashlib.sha256(text).hexdigest()}:
             raise BadInput("its checksum is wrong, or it answers another question")
         return read(json.loads(text))
@@ -46,19 +48,14 @@ def load_plain(asked: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -
 def save_plain(asked: dict[str, Any], plain: dict[str, Any]) -> None:
     """Keep a plan, whole or not at all. A disk that is full or read-only costs the next caller time, nothing else."""
     path = _path(asked)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.chmod(0o700)
+        private_folder(path.parent)
         text = json.dumps(plain, separators=(",", ":")).encode()
         head = json.dumps({"asked": asked, "sum": hashlib.sha256(text).hexdigest()}).encode()
-        partial.write_bytes(head + b"\n" + text)
-        os.replace(partial, path)
-        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-MOST]:
+        write_own(path, head + b"\n" + text)
+        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.lstat().st_mtime)[:-MOST]:
             old.unlink()
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         warnings.warn(f"the plan could not be kept as {str(path)!r}: {error}", stacklevel=3)
 
 

@@ -12,7 +12,8 @@ import uuid
 from pathlib import Path
 
 from openshelf._core import SECTOR, StreamFile
-from openshelf.errors import FlashFailed, NoRoom
+from openshelf._files import open_folder, open_own
+from openshelf.errors import FlashFailed, NoRoom, NotPermitted
 from openshelf.space import format_size
 
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)  # file systems, and kernels, that do not have it
@@ -32,23 +33,44 @@ def cache_folder() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
+    """Made if it is not there. The cache, and what is in it, must be ours: NotPermitted."""
+    cache = cache_folder()
+    if folder != cache and folder.is_relative_to(cache):
+        private_folder(folder.parent)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise FlashFailed(
             f"making the folder {folder} failed: {error}; give another one as folder=, or for all as OPENSHELF_CACHE"
         ) from error
+    if folder.is_relative_to(cache):
+        _need_own(folder)
     return folder
 
 
+def _need_own(folder: Path) -> None:
+    """NotPermitted if somebody else can put files into our cache. A link to a folder of ours is ours, too."""
+    status = folder.lstat()
+    if status.st_uid not in (os.geteuid(), 0):
+        raise NotPermitted(
+            f"the cache {str(folder)!r} belongs to user {status.st_uid}, expected {os.geteuid()}: what is in it cannot "
+            "be trusted; set OPENSHELF_CACHE to a folder of your own"
+        )
+    os.close(open_folder(os.path.realpath(folder)))
+
+
 def open_direct(path: Path | str, flags: int) -> int:
-    """A descriptor past the page cache, or through it on a file system that cannot."""
+    """A descriptor past the page cache, or through it on a file system that cannot.
+
+    NotPermitted for a file that somebody else may have written, or put there.
+    """
+    opened = os.open if flags & os.O_TMPFILE == os.O_TMPFILE else open_own  # what has no name is nobody else's
     try:
-        return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600)
+        return opened(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        return opened(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def nameless(folder: Path) -> int:
@@ -85,7 +107,7 @@ def publish(descriptor: int, folder: Path, name: str) -> None:
             discard(folder, name)  # of one that was killed here
             # Only with a folder's descriptor does Python follow the link in /proc.
             os.link(f"/proc/self/fd/{descriptor}", _passing(folder, name).name, dst_dir_fd=directory)
-        os.rename(_passing(folder, name), folder / name)
+        os.rename(_passing(folder, name).name, name, src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
     finally:
         os.close(directory)

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 from openshelf._core import SECTOR, StreamFile
-from openshelf.errors import Corrupt, FlashFailed, UnknownName
+from openshelf.errors import Corrupt, FlashFailed, NotPermitted, UnknownName
 from openshelf.offload import _packed_format as form
 from openshelf.offload._files import open_direct
+
+_LONGEST_TABLE = 256 << 20
 
 
 def is_packed(path: Path) -> bool:
@@ -32,8 +34,10 @@ class Packed:
             head = form.decode_head(raw, path)
             status = os.fstat(plain.fileno())
             size, self.named = status.st_size, status.st_nlink > 0
-            if not head.begins <= head.nbytes <= size or head.table_bytes > head.begins - SECTOR:
+            if not SECTOR <= head.begins <= head.nbytes <= size or head.table_bytes > head.begins - SECTOR:
                 raise Corrupt(f"{path} has {size} bytes, and its head says {head.nbytes}: it was cut; remove the file")
+            if head.table_bytes > _LONGEST_TABLE:
+                raise Corrupt(f"{path}: its head says a table of {head.table_bytes} bytes; remove the file")
             text = plain.read(head.table_bytes)
         table = form.decode_table(raw, head, text, path)
         self.storages, self.tensors = table.storages, table.tensors
@@ -42,9 +46,14 @@ class Packed:
 
     @staticmethod
     def open(path: Path | str) -> Packed:
-        """Corrupt if the head was altered, WrongVersion if another version of Openshelf made it."""
+        """Corrupt if the head was altered, WrongVersion if another version of Openshelf made it.
+
+        NotPermitted if it is no file of this user or of root that only they can write.
+        """
         try:
             return Packed(open_direct(path, os.O_RDONLY), str(path))
+        except NotPermitted:
+            raise
         except OSError as error:
             raise FlashFailed(f"opening the packed file {path} failed: {error}") from error
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import struct
 from typing import Any
 
 from openshelf._core import SECTOR
 from openshelf.errors import Corrupt, WrongVersion
 from openshelf.offload._files import sectors
+from openshelf.offload._strict_json import are_sizes, is_size, strict_json
 
 MAGIC = b"OSFPACK\0"
 VERSION = 2
 # magic, version, sector, generation, table bytes, data begins, bytes of the file, key, SHA-256 of head and table
 _HEAD = struct.Struct("<8sIIQQQQ32s32s")
 _SUM = 32
+_CHECK = re.compile("[0-9a-f]{16}")
+_BITS = re.compile(r"^(?:u?int|float|bfloat|complex)(8|16|32|64|128)(?:_\w+)?$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +103,36 @@ def decode_table(raw: bytes, head: Head, text: bytes, path: object) -> Table:
         raise Corrupt(
             f"the head of {path} failed its checksum: it was altered or cut; remove the file, so that it is made anew"
         )
-    content: dict[str, Any] = json.loads(text)
-    storages = tuple(
-        PackedStorage(name, head.begins + at, nbytes, int(check, 16)) for name, at, nbytes, check in content["storages"]
-    )
-    views = {
-        name: PackedTensor(storage, dtype, tuple(shape), tuple(stride), offset)
-        for name, (storage, dtype, shape, stride, offset) in content["tensors"].items()
-    }
-    return Table(storages, views)
+    content = strict_json(text, str(path))
+    rows, views = content.get("storages"), content.get("tensors")
+    if not isinstance(rows, list) or not isinstance(views, dict):
+        raise Corrupt(f"{path}: its table has no list of storages or no map of tensors; remove the file")
+    storages = tuple(_storage(row, head, path) for row in rows)
+    return Table(storages, {name: _tensor(name, view, storages, path) for name, view in views.items()})
+
+
+def _storage(row: Any, head: Head, path: object) -> PackedStorage:
+    """A checksum says that nobody altered a file by mistake; who writes one with intent can make that, too."""
+    match row:
+        case [str(name), at, nbytes, str(check)] if is_size(at) and is_size(nbytes) and _CHECK.fullmatch(check):
+            if at % SECTOR == 0 and head.begins + at + sectors(nbytes) <= head.nbytes:
+                return PackedStorage(name, head.begins + at, nbytes, int(check, 16))
+    raise Corrupt(f"{path}: its table says {repr(row)[:200]} of a storage, which cannot be in this file; remove it")
+
+
+def _tensor(name: str, view: Any, storages: tuple[PackedStorage, ...], path: object) -> PackedTensor:
+    match view:
+        case [number, str(dtype), shape, stride, offset] if all(map(is_size, (number, offset))):
+            if are_sizes(shape) and are_sizes(stride) and len(shape) == len(stride) and number < len(storages):
+                itemsize = _itemsize(dtype)
+                last = sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
+                nbytes = 0 if 0 in shape else (last + 1) * itemsize
+                if itemsize and offset % itemsize == 0 and (not nbytes or offset + nbytes <= storages[number].nbytes):
+                    return PackedTensor(number, dtype, tuple(shape), tuple(stride), offset)
+    raise Corrupt(f"{path}: its table says {repr(view)[:200]} of {name!r}, which cannot be in this file; remove it")
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of an element; 0 if there is no such type."""
+    found = _BITS.search(dtype)
+    return 1 if dtype == "bool" else int(found[1]) // 8 if found else 0
