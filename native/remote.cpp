@@ -125,6 +125,7 @@ void Remote::claim(Line& line, Connection& connection) {
     std::vector<Claim> claims;
     {
         std::lock_guard guard(line.mutex);
+        line.claims++;
         for (const auto& [number, kept] : line.pins)
             if (kept.incarnation == connection.welcome.incarnation && kept.member == connection.welcome.member)
                 claims.push_back({number, kept.record, kept.pin});
@@ -177,6 +178,7 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
     {
         std::lock_guard guard(line.mutex);
         releases.swap(line.releases);
+        connection.claims = line.claims;
     }
     connection.released.insert(connection.released.end(), releases.begin(), releases.end());
     for (size_t at = 0; at < releases.size(); at += RANGES_MAX) {
@@ -242,7 +244,7 @@ Remote::Answer Remote::finish(Connection& connection, const Ask& ask) {
         if (type != frame_reply && type != frame_error)
             throw Error(Code::refused, "the host " + peer_.label() + " answered with a frame of type " + std::to_string(type));
         connection.released.clear();
-        return {type == frame_reply, std::move(payload), connection.welcome};
+        return {type == frame_reply, std::move(payload), connection.welcome, connection.claims};
     }
 }
 

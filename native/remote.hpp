@@ -38,12 +38,19 @@ struct Connection {
     WelcomeHead welcome;
     u64 next_id = 1, asked = 0; // the id of the next call, and of the last
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
+    u64 claims = 0;             // Line::claims when the last call was made
     u64 heard = 0;              // when something came last, or a call was made
     bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
     Connection(const Peer& peer, const Uuid& uuid, int budget_ms = 2000);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
+};
+
+// An array that was given out by a keeper which was killed before this process had noted it, while another of its threads told the next keeper
+// what it holds: the home has let go of it.
+struct Missed : HostLost {
+    using HostLost::HostLost;
 };
 
 u64 forks();                    // how often this process was forked, and one
@@ -158,6 +165,7 @@ private:
         std::vector<u64> releases;                              // to be told with the next call
         struct Kept { u64 incarnation, record; u32 member, pin; bool viewed = false; };
         std::unordered_map<u64, Kept> pins;                     // by number
+        u64 claims = 0;                                         // how often a keeper was told of all of them
         std::unique_ptr<Transfers> transfers;                   // last, so that it ends first: its thread uses the rest
     };
     struct Ask {
@@ -181,6 +189,7 @@ private:
         bool good = false;
         std::string payload;
         WelcomeHead welcome;
+        u64 claims = 0;                                         // Line::claims when it was asked
         u64 number = 0;                                         // of the pin that was made
     };
     struct Heir {                                               // a child that is being forked
@@ -200,7 +209,10 @@ private:
     void send(Connection& connection, const Ask& ask);
     Answer finish(Connection& connection, const Ask& ask);
     Answer call(Ask ask);
-    RemoteArray keep(const Answer& answer, In& in);
+    RemoteArray make_once(const Spec& spec, bool zero);
+    std::optional<RemoteArray> find_once(std::string_view name);
+    RemoteArray at_once(u64 address);
+    RemoteArray keep(const Answer& answer, In& in);             // throws Missed
     u64 number_of(RemoteArray& array);
     u64 new_number() { return next_number_++; }
     Ask ask(Call call, bool again = false) const;

@@ -68,6 +68,10 @@ RemoteArray Remote::keep(const Answer& answer, In& in) {
     Line& own = line();
     {
         std::lock_guard guard(own.mutex);
+        if (own.claims != answer.claims) {
+            own.releases.push_back(array.number);  // should the home have it after all
+            throw Missed(peer_.label(), "the keeper of host " + peer_.label() + " was replaced just as it gave this array out; find it again", array.address, array.nbytes);
+        }
         own.pins[array.number] = {array.incarnation, array.record, array.member, array.pin};
     }
     own.transfers->watch();
@@ -81,7 +85,21 @@ static void add_spec(Out& out, const Spec& spec) {
     out.text(spec.descr).text(spec.name);
 }
 
-RemoteArray Remote::make(const Spec& spec, bool zero) {
+// For calls that are harmless if done twice.
+template <class Work>
+static auto until_kept(const Work& work) {
+    for (;;) {
+        try {
+            return work();
+        } catch (const Missed&) {}
+    }
+}
+
+RemoteArray Remote::make(const Spec& spec, bool zero) { return until_kept([&] { return make_once(spec, zero); }); }
+std::optional<RemoteArray> Remote::find(std::string_view name) { return until_kept([&] { return find_once(name); }); }
+RemoteArray Remote::at(u64 address) { return until_kept([&] { return at_once(address); }); }
+
+RemoteArray Remote::make_once(const Spec& spec, bool zero) {
     Ask what = ask(Call::make, true);  // of two, the one whose answer did not come is let go of
     what.out.add(what.new_pin = new_number());
     add_spec(what.out, spec);
@@ -102,7 +120,7 @@ RemoteArray Remote::put(const Spec& spec, std::span<const char> bytes, bool repl
     return keep(answer, in);
 }
 
-std::optional<RemoteArray> Remote::find(std::string_view name) {
+std::optional<RemoteArray> Remote::find_once(std::string_view name) {
     Ask what = ask(Call::find, true);
     what.out.add(what.new_pin = new_number()).text(name);
     Answer answer = call(std::move(what));
@@ -111,7 +129,7 @@ std::optional<RemoteArray> Remote::find(std::string_view name) {
     return keep(answer, in);
 }
 
-RemoteArray Remote::at(u64 address) {
+RemoteArray Remote::at_once(u64 address) {
     Ask what = ask(Call::at, true);
     what.out.add(what.new_pin = new_number()).add(address);
     what.address = address;
