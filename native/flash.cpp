@@ -24,7 +24,8 @@ struct Sector {
 };
 
 // What a file is called until it says whose it is: a maker that is killed before leaves nothing that nobody may remove.
-static std::string draft_of(const std::string& path, u64 id) { return path + ".new-" + std::to_string(id); }
+// One name for all makers, so that the next one takes away what was left by a power cut, after which nobody knows of it.
+static std::string draft_of(const std::string& path) { return path + ".openshelf-making"; }
 
 static Error taken(const std::string& path) { return {Code::name_taken, "the flash file " + path + " exists already; remove it, or give another path"}; }
 
@@ -34,7 +35,8 @@ void Flash::create(Disk& disk, const std::vector<std::string>& paths, u64 slots,
         for (size_t at = 0; at < paths.size(); at++) {
             int error = 0;
             if (disk.exists(paths[at])) throw taken(paths[at]);  // before room is taken for another
-            const std::string draft = draft_of(paths[at], id);
+            const std::string draft = draft_of(paths[at]);
+            if (disk.exists(draft)) disk.remove(draft);
             auto file = disk.open(draft, Disk::fresh, true, error);
             if (!file) fail_os("making the flash file " + paths[at], -error);
             made.push_back(draft);
@@ -68,7 +70,7 @@ void Flash::remove(Disk& disk, const std::vector<std::string>& paths, u64 id) {
         int error = 0;
         auto file = disk.open(paths[at], Disk::existing, true, error);
         if (file && is_ours(*file, id, at, paths.size())) disk.remove(paths[at]);
-        disk.remove(draft_of(paths[at], id));  // of a maker that was killed
+        disk.remove(draft_of(paths[at]));  // of a maker that was killed
     }
 }
 

@@ -25,6 +25,18 @@ int main() {
         Flash::remove(disk, paths, 7);
         CHECK(disk.names().empty());
         Flash::create(disk, paths, 64, 8);
+        Flash::remove(disk, paths, 8);
+        disk.cut_at(killed);  // the power goes: who knew of it is gone too
+        try {
+            Flash::create(disk, paths, 64, 9);
+        } catch (const PowerCut&) {
+        }
+        SimDisk::Random random{u64(killed)};
+        disk.power_cut(random);
+        for (const std::string& path : paths)
+            if (disk.exists(path)) disk.remove(path);  // whole, and its user's to remove
+        Flash::create(disk, paths, 64, 10);
+        CHECK(disk.names() == whole.names());
     }
     SimDisk other;  // a file of somebody else's stays as it is, whenever it comes
     int error = 0;

@@ -22,7 +22,7 @@ def main() -> None:
             start = time.monotonic()
             done = storm(args.kind, seed, args.seconds)
             took = time.monotonic() - start
-            print(f"{args.kind} {seed}: {took:.1f} s, {dict(done.steps)}, {dict(done.done)}", flush=True)
+            print(f"{args.kind} {seed}: {took:.1f} s, {done.steps}, {dict(done.done)}", flush=True)
     finally:
         close_nurseries()
 

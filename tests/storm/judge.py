@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 from openshelf import Space
-from openshelf.errors import Corrupt, NameTaken, UnknownName
+from openshelf.errors import Corrupt, NameTaken, NotPermitted, UnknownName
 from tests.processes import State
-from tests.storm.ledger import ABSENT, CONTESTED, NAMES, SPACES, THERE, WORKERS, Ledger, Problem, content_of
-from tests.storm.member import TITLES, Handle, Member, life_of
+from tests.storm.guest import CONTRIBUTE, home_of
+from tests.storm.ledger import (
+    ABSENT,
+    CONTESTED,
+    NAMES,
+    NONE,
+    SPACES,
+    THERE,
+    WORKERS,
+    Change,
+    Ledger,
+    Problem,
+    content_of,
+)
+from tests.storm.member import TITLES, Handle, Member, furnish, life_of
+
+_PATIENCE_S = 20.0
 
 
 def restore(state: State, kind: str, place: str) -> None:
@@ -90,7 +108,7 @@ def last_look(state: State, kind: str, place: str) -> None:
         Space.remove(TITLES[index])
 
 
-def look_at(space: Space, book: Ledger, handle: Handle) -> None:
+def look_at_names(space: Space, book: Ledger, handle: Handle) -> None:
     for owner in range(WORKERS):
         found = shown(space, handle.number, handle.life, owner)
         wanted = book.shown(handle.number, owner, handle.life)
@@ -99,9 +117,65 @@ def look_at(space: Space, book: Ledger, handle: Handle) -> None:
     if not space.lock("lock").acquire(5):
         raise Problem("the lock is held by nobody who lives")
     space.lock("lock").release()
+
+
+def look_at(space: Space, book: Ledger, handle: Handle) -> None:
+    look_at_names(space, book, handle)
     space.delete("channel")  # with the arrays that were under way in it
     sound(space)
     names: list[Any] = [entry for entry in space.list() if "/" in entry.name]
     for entry in names:
         space.delete(entry.name)
     sound(space)
+
+
+# Over hosts
+
+
+def url_of(index: int) -> str:
+    return f"{os.environ['STORM_URL']}/{TITLES[index]}"
+
+
+def furnish_over_hosts(state: State, index: int, life: int) -> None:
+    with Space.open(url_of(index), contribute=CONTRIBUTE) as space:
+        furnish(space, index, life, home=0)
+
+
+def visit(state: State, index: int) -> None:
+    Space.open(url_of(index), contribute=CONTRIBUTE).close()
+
+
+def remove_part(state: State, index: int) -> None:
+    """This host's part goes; its keeper may not have noticed yet that the last process has let go."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            Space.remove(url_of(index))
+            return
+        except UnknownName:
+            return  # nobody opened it here
+        except NotPermitted:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def forget_home(book: Ledger, index: int, life: int, home: int) -> None:
+    """The names that lived on a host are gone with its part."""
+    for owner in range(WORKERS):
+        for name in book.shown(index, owner, life):
+            if home_of(name) == home:
+                gone = Change(life, name, NONE, 0)
+                book.begin(index, owner, gone)
+                book.end(index, owner, gone)
+
+
+def last_look_over_hosts(state: State, place: str) -> None:
+    book = Ledger(Path(place) / "ledger")
+    for index in range(SPACES):
+        life = book.life(index)[0]
+        with Space.open(url_of(index), contribute=CONTRIBUTE) as space:
+            if life_of(space, index) != life:
+                raise Problem(f"{TITLES[index]} is of another life than {life}")
+            look_at_names(space, book, Handle(space, index, life))
+            sound(space)

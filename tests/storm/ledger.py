@@ -24,6 +24,7 @@ CONTESTED = 2  # the space that everybody creates and removes
 NONE = 15  # no name, in an entry of the log
 ABSENT, CREATING, THERE, REMOVING = range(4)
 STEP, SINCE_NS, DOING, CHILD = range(4)  # of a slot
+TALLIES = ("steps", "read", "changed", "forked")
 _LOG = 1 << 16
 _RAMP = np.arange(1 << 18, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
 
@@ -91,7 +92,17 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         rows, logs = SPACES * WORKERS * NAMES * 2, SPACES * WORKERS * _LOG
-        shape = 2 + SPACES + WORKERS + rows + 3 * SPACES * WORKERS + 2 * WORKERS * 4 + logs
+        shape = (
+            2
+            + SPACES
+            + WORKERS
+            + SPACES * WORKERS
+            + WORKERS * len(TALLIES)
+            + rows
+            + 3 * SPACES * WORKERS
+            + 2 * WORKERS * 4
+            + logs
+        )
         if not path.exists():
             with path.open("xb") as file:
                 file.truncate(8 * shape)
@@ -99,6 +110,8 @@ class Ledger:
         at = 2
         self.lives = self._all[at : (at := at + SPACES)]
         self.contents = self._all[at : (at := at + WORKERS)]  # that an owner has used
+        self.left = self._all[at : (at := at + SPACES * WORKERS)].reshape(SPACES, WORKERS)  # who made way, when
+        self.tallies = self._all[at : (at := at + WORKERS * len(TALLIES))].reshape(WORKERS, len(TALLIES))
         self.rows = self._all[at : (at := at + rows)].reshape(SPACES, WORKERS, NAMES, 2)  # begun, done
         counts = self._all[at : (at := at + 3 * SPACES * WORKERS)].reshape(3, SPACES, WORKERS)
         self.begun, self.done, self.flushed = counts  # entries of the log
@@ -112,6 +125,15 @@ class Ledger:
     @stop.setter
     def stop(self, value: bool) -> None:
         self._all[0] = value
+
+    @property
+    def trouble_s(self) -> float:
+        """When the storm last had its hand on a keeper, by the clock of all processes."""
+        return int(self._all[1]) / 1e9
+
+    @trouble_s.setter
+    def trouble_s(self, moment: float) -> None:
+        self._all[1] = int(moment * 1e9)
 
     # Lives of spaces
 

@@ -146,6 +146,10 @@ class Member:
 
     # Names
 
+    def homes(self, name: int) -> dict[str, Any]:
+        """Where a name's array lives, if that is to be said."""
+        return {}
+
     def title(self, name: int, owner: int | None = None) -> str:
         return f"{self.slot if owner is None else owner}/{name}"
 
@@ -243,13 +247,13 @@ def descriptors() -> set[tuple[str, str]]:
     return {(number, what) for number, what in found if not what.startswith("/proc/")}
 
 
-def furnish(space: Space, index: int, life: int) -> None:
+def furnish(space: Space, index: int, life: int, home: int | None = None) -> None:
     """What every space of a storm has; `life` comes last."""
-    space.zeros("guarded", 2, "uint64")
-    space.counter("count")
-    space.lock("lock")
-    space.channel("channel", 8, 64)
-    space.put("life", words(tag(index, life, 0, 0), 2), replace=False)
+    space.zeros("guarded", 2, "uint64", home=home)
+    space.counter("count", home=home)
+    space.lock("lock", home=home)
+    space.channel("channel", 8, 64, home=home)
+    space.put("life", words(tag(index, life, 0, 0), 2), replace=False, home=home)
 
 
 def life_of(space: Space, index: int) -> int:

@@ -17,26 +17,28 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.conftest import alive
-from tests.hosts.cluster import Cluster, processes_under
+from tests.hosts.cluster import RESERVE, Cluster, processes_under
 from tests.hosts.nursery import NurseryPeer
+from tests.hosts.storm import check_last_words
 from tests.processes import Died, Failed, stop_process
 from tests.storm import judge
-from tests.storm.ledger import CHILD, DOING, SINCE_NS, STEP, WORKERS, Ledger, Problem
+from tests.storm.guest import HOSTS, TROUBLE_S
+from tests.storm.ledger import CHILD, DOING, REMOVING, SINCE_NS, SPACES, STEP, TALLIES, THERE, WORKERS, Ledger, Problem
 from tests.storm.member import TITLES
 from tests.storm.plan import Event, events, operations
 from tests.storm.stuck import where_is
-from tests.storm.worker import work
+from tests.storm.work import work
 
 HANG_S = 10.0
 _TICK_S = 0.005
-_LINGER_S = "1"
+_LINGER_S = {"hosts": "4"}  # of keepers: longer than all processes of a host have nothing open
 
 
 class Slot:
     """One worker after another."""
 
-    def __init__(self, number: int) -> None:
-        self.number, self.lives = number, 0
+    def __init__(self, number: int, hosts: int) -> None:
+        self.number, self.host, self.lives = number, number % hosts, 0
         self.peer: NurseryPeer | None = None
         self.stopped = False
 
@@ -51,18 +53,23 @@ class Watched:
 class Storm:
     def __init__(self, cluster: Cluster, kind: str, seed: int) -> None:
         self.cluster, self.kind, self.seed = cluster, kind, seed
-        self.place, self.host = cluster.directory, cluster[0]
+        self.place, self.hosts = cluster.directory, cluster.hosts
         (self.place / "flash").mkdir()
+        bases = [f"{title}: {cluster.base + number * HOSTS * RESERVE:#x}" for number, title in enumerate(TITLES)]
+        text = cluster.file.read_text().replace(f"base: {cluster.base:#x}", f"base: {{{', '.join(bases)}}}")
+        cluster.file.write_text(text)
         self.book = Ledger(self.place / "ledger")
-        self.slots = [Slot(number) for number in range(WORKERS)]
+        self.slots = [Slot(number, len(cluster)) for number in range(WORKERS)]
         self.watched = [Watched() for _ in range(2 * WORKERS)]
         self.looked = time.monotonic()
         self.done: Counter[str] = Counter()
-        self.steps: Counter[str] = Counter()
 
     def run(self, seconds: float) -> None:
         """Events for so long; then everybody ends, and what is left is judged."""
         try:
+            if self.kind == "hosts":
+                for index in range(SPACES):
+                    self.publish(index)
             for slot in self.slots:
                 self.start(slot)
             self.watch(0.3)
@@ -80,11 +87,15 @@ class Storm:
             raise
 
     def start(self, slot: Slot) -> None:
-        peer = self.host.peer(OPENSHELF_LINGER=_LINGER_S)
+        peer = self.peer(slot.host)
         self.book.slots[slot.number] = 0
         slot.lives += 1
         peer.start(work, self.kind, slot.number, self.seed, slot.lives, str(self.place))
         slot.peer = peer
+
+    def peer(self, host: int) -> NurseryPeer:
+        url = self.hosts[host].url("").rstrip("/")
+        return self.hosts[host].peer(OPENSHELF_LINGER=_LINGER_S.get(self.kind, "1"), STORM_URL=url)
 
     # What is done to them
 
@@ -151,13 +162,15 @@ class Storm:
 
     def kill_keeper(self, event: Event) -> None:
         """One of them, as soon as it is there; nothing is lost with it."""
-        if keepers := sorted(self.host.keepers()):
+        if keepers := self.keepers():
+            self.book.trouble_s = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(keepers[event.whom % len(keepers)], signal.SIGKILL)
 
     def stop_keeper(self, event: Event) -> None:
         """And then, or not, kills it without it having gone on."""
-        if keepers := sorted(self.host.keepers()):
+        if keepers := self.keepers():
+            self.book.trouble_s = time.monotonic()
             pid = keepers[event.whom % len(keepers)]
             with self.stopped(pid):
                 self.watch(event.seconds)
@@ -165,9 +178,36 @@ class Storm:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
+    def keepers(self) -> list[int]:
+        return sorted(pid for host in self.hosts for pid in host.keepers())
+
+    def publish(self, index: int) -> None:
+        """The next life of a space over hosts."""
+        life = self.book.life(index)[0] + 1
+        self.ask(judge.furnish_over_hosts, index, life)
+        for host in range(1, len(self.hosts)):
+            self.ask(judge.visit, index, host=host)  # a keeper is there from now on
+        self.book.live(index, life, THERE)
+
+    def remake(self, event: Event) -> None:
+        """Everybody leaves a space over hosts; one part or both are removed, while keepers live, and made again."""
+        index, both = event.whom % SPACES, event.whom % 2
+        life = self.book.life(index)[0]
+        self.book.live(index, life, REMOVING)
+        while (self.book.left[index] != self.book.lives[index]).any():
+            self.watch(0)
+            self.wait()
+        for host in range(1 - both, len(self.hosts)):
+            self.ask(judge.remove_part, index, host=host)
+        if both:
+            self.publish(index)
+        else:
+            judge.forget_home(self.book, index, life, 1)
+            self.book.live(index, life, THERE)
+
     def power_cut(self, event: Event) -> None:
         """All processes and all of memory are gone; what was flushed is restored."""
-        for pid in processes_under(self.host.directory):
+        for pid in processes_under(self.place):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)  # else one of them might start a keeper while others are being killed
         for slot in self.slots:
@@ -175,20 +215,20 @@ class Storm:
                 self.book.slots[WORKERS + slot.number, CHILD] = 1
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-        for pid in self.host.keepers():
+        for pid in self.keepers():
             os.kill(pid, signal.SIGKILL)
         for slot in self.slots:
             self.end(slot)
-        for entry in self.host.directory.iterdir():
+        for entry in self.hosts[0].directory.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
         self.ask(judge.restore, self.kind, str(self.place))
         for slot in self.slots:
             self.start(slot)
 
-    def ask(self, function: object, *arguments: object) -> object:
+    def ask(self, function: object, *arguments: object, host: int = 0) -> object:
         """One call in a process of its own."""
-        peer = self.host.peer(OPENSHELF_LINGER=_LINGER_S)
+        peer = self.peer(host)
         answer = peer.call(function, *arguments)  # type: ignore[arg-type]
         peer.stop()
         return answer
@@ -233,7 +273,7 @@ class Storm:
 
     def where(self) -> str:
         """The stacks of all processes of the storm, keepers too."""
-        pids = sorted(processes_under(self.host.directory))
+        pids = sorted(processes_under(self.place))
         return "".join(f"\n{where_is(pid)}" for pid in pids)
 
     def ended(self, slot: Slot, peer: NurseryPeer) -> None:
@@ -242,7 +282,14 @@ class Storm:
         except Failed as error:
             raise Problem(f"worker {slot.number}: {error}") from None
         except Died as death:
-            raise Problem(f"worker {slot.number} ended by itself with {death.code}: {peer.text()}") from None
+            troubled = time.monotonic() - self.book.trouble_s < TROUBLE_S
+            if self.kind != "hosts" or death.code != -signal.SIGBUS or not troubled:
+                raise Problem(f"worker {slot.number} ended by itself with {death.code}: {peer.text()}") from None
+            check_last_words(peer.text(), [host.address for host in self.hosts])
+            self.done["touches of a lost host"] += 1
+            self.orphan(slot)
+            self.start(slot)
+            return
         raise Problem(f"worker {slot.number} stopped by itself: {answer}")
 
     def settle(self) -> None:
@@ -261,11 +308,18 @@ class Storm:
                     self.look(number)
                 self.wait()
             try:
-                self.steps.update(slot.peer.finish())
+                slot.peer.finish()
             except Failed as error:
                 raise Problem(f"worker {slot.number}: {error}") from None
             slot.peer.stop()
-        self.ask(judge.last_look, self.kind, str(self.place))
+        if self.kind == "hosts":
+            for host in range(len(self.hosts)):
+                self.ask(judge.last_look_over_hosts, str(self.place), host=host)
+            for host in range(len(self.hosts)):
+                for index in range(SPACES):
+                    self.ask(judge.remove_part, index, host=host)
+        else:
+            self.ask(judge.last_look, self.kind, str(self.place))
         deadline = time.monotonic() + 30
         while left := self.left():
             if time.monotonic() > deadline:
@@ -273,17 +327,24 @@ class Storm:
             time.sleep(0.02)
 
     def left(self) -> list[str]:
-        """Processes and files after everything was removed; the registry's lock is the directory's own."""
-        files = [path for path in self.host.directory.rglob("*") if path.name != ".lock"]
-        processes = processes_under(self.host.directory).items()
+        """Processes and files after everything was removed. The registry's lock is the directory's own, and what a
+        host's keeper leaves is its log and the files that it locks."""
+        files = [path for host in self.hosts for path in host.directory.rglob("*")]
+        files = [path for path in files if path.name != ".lock" and not path.name.startswith("keeper@")]
+        processes = processes_under(self.place).items()
         return [str(path) for path in [*files, *(self.place / "flash").iterdir()]] + [
             f"process {pid}: {line!r}" for pid, line in processes if alive(pid)
         ]
 
+    @property
+    def steps(self) -> dict[str, int]:
+        """What workers did in all their lives."""
+        return dict(zip(TALLIES, self.book.tallies.sum(axis=0).tolist(), strict=True))
+
     # What a failure says
 
     def story(self) -> str:
-        lines = [f"seed {self.seed}; again: {replay(self.kind, self.seed)}", f"done: {dict(self.done)}"]
+        lines = [f"seed {self.seed}; again: {replay(self.kind, self.seed)}", f"done: {dict(self.done)}, {self.steps}"]
         for slot in self.slots:
             step = int(self.book.slots[slot.number, STEP])
             plan = operations(self.kind, self.seed, slot.number, slot.lives)
@@ -291,7 +352,7 @@ class Storm:
             lines += [f"worker {slot.number}, life {slot.lives}, pid {slot.peer.pid if slot.peer else 'none'}:"]
             lines += [f"  {number} {' '.join(map(str, operation))}" for number, operation in last]
         lines += [f"{title}: {self.book.life(index)}" for index, title in enumerate(TITLES)]
-        for log in sorted(self.host.directory.glob("**/keeper*.log")):
+        for log in sorted(self.place.glob("host-*/**/keeper*.log")):
             lines += [f"{log}:", *log.read_text(errors="replace").splitlines()[-20:]]
         return "\n".join(lines)
 
@@ -302,7 +363,7 @@ def replay(kind: str, seed: int) -> str:
 
 def storm(kind: str, seed: int, seconds: float) -> Storm:
     """One storm from beginning to end; nothing of it stays."""
-    with Cluster(2 if kind == "hosts" else 1) as cluster:
+    with Cluster(HOSTS if kind == "hosts" else 1) as cluster:
         made = Storm(cluster, kind, seed)
         made.run(seconds)
     return made

@@ -16,11 +16,11 @@ import pytest
 from tests.storm.ledger import NONE, Change, Ledger, Problem, content_of, tag, words
 from tests.storm.plan import OPERATIONS, events, operations
 from tests.storm.storm import storm
-from tests.storm.worker import Worker
+from tests.storm.work import worker_of
 
 SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
 SEED = int(os.environ.get("OPENSHELF_SEED", "1"))
-STEADY = ("plain",)
+STEADY = ("plain", "tiered", "durable")
 
 
 @pytest.mark.parametrize("kind", STEADY)
@@ -51,7 +51,7 @@ def test_one_number_decides_all_operations(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", OPERATIONS)
 def test_every_operation_of_a_plan_is_known(kind: str) -> None:
-    assert not [what for what in OPERATIONS[kind] if not callable(getattr(Worker, what, None))]
+    assert not [what for what in OPERATIONS[kind] if not callable(getattr(worker_of(kind), what, None))]
 
 
 # The judge itself

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import signal
 import sys
@@ -22,7 +21,6 @@ from openshelf.errors import (
     NotPermitted,
     UnknownName,
 )
-from tests.processes import State
 from tests.storm.ledger import (
     ABSENT,
     CHILD,
@@ -30,6 +28,7 @@ from tests.storm.ledger import (
     NONE,
     SINCE_NS,
     STEP,
+    TALLIES,
     THERE,
     WORKERS,
     Change,
@@ -56,9 +55,11 @@ class Worker(Member):
     def __init__(self, kind: str, slot: int, place: str) -> None:
         super().__init__(kind, slot, place)
         self.child = 0
-        self.counts = {"steps": 0, "read": 0, "changed": 0, "forked": 0}
 
-    def run(self, seed: int, life: int) -> dict[str, int]:
+    def count(self, what: str) -> None:
+        self.book.tallies[self.slot, TALLIES.index(what)] += 1
+
+    def run(self, seed: int, life: int) -> None:
         codes = {name: number for number, name in enumerate(sorted(OPERATIONS[self.kind]), 2)}
         self.row[STEP] = 0
         with self.doing(1):
@@ -68,13 +69,16 @@ class Worker(Member):
                 break
             self.row[STEP] = number
             with self.doing(codes[operation.what]):
+                self.before_step()
                 getattr(self, operation.what)(operation)
-            self.counts["steps"] += 1
+            self.count("steps")
         with self.doing(1):
             self.reap()
             self.look_again()
             self.end()
-        return self.counts
+
+    def before_step(self) -> None:
+        """For those who must look around first."""
 
     # Life of spaces
 
@@ -158,8 +162,8 @@ class Worker(Member):
         if handle := self.enter(step.space):
             change = Change(handle.life, NONE, step.name, self.fresh())
             with self.changing(handle, change):
-                handle.space.put(self.title(step.name), self.text(handle, change, step.length))
-                self.counts["changed"] += 1
+                handle.space.put(self.title(step.name), self.text(handle, change, step.length), **self.homes(step.name))
+                self.count("changed")
 
     def text(self, handle: Handle, change: Change, count: int) -> Words:
         return words(tag(handle.number, handle.life, self.slot, change.content), count)
@@ -170,11 +174,11 @@ class Worker(Member):
             return
         change = Change(handle.life, NONE, step.name, self.fresh())
         with self.changing(handle, change):
-            with handle.space.new(self.title(step.name), step.length, "uint64") as array:
+            with handle.space.new(self.title(step.name), step.length, "uint64", **self.homes(step.name)) as array:
                 if array.numpy().any():
                     raise Problem("a draft is not clear")
                 array.numpy()[:] = self.text(handle, change, step.length)
-            self.counts["changed"] += 1
+            self.count("changed")
 
     def shown(self, handle: Handle) -> dict[int, int]:
         return self.book.shown(handle.number, self.slot, handle.life)
@@ -182,7 +186,7 @@ class Worker(Member):
     def abandon(self, step: Operation) -> None:
         if handle := self.enter(step.space):
             with self.law(handle, NameTaken), contextlib.suppress(_Abandoned):
-                with handle.space.new(self.title(step.name), step.length, "uint64") as array:
+                with handle.space.new(self.title(step.name), step.length, "uint64", **self.homes(step.name)) as array:
                     array.numpy()[:] = 1
                     raise _Abandoned
 
@@ -192,7 +196,7 @@ class Worker(Member):
             if content or handle.number == CONTESTED:
                 with self.changing(handle, Change(handle.life, step.name, NONE, 0)):
                     handle.space.delete(self.title(step.name))
-                    self.counts["changed"] += 1
+                    self.count("changed")
 
     def rename(self, step: Operation) -> None:
         if handle := self.enter(step.space):
@@ -201,13 +205,13 @@ class Worker(Member):
                 change = Change(handle.life, step.name, step.other, shown.get(step.name, 0))
                 with self.changing(handle, change):
                     handle.space.rename(self.title(step.name), self.title(step.other))
-                    self.counts["changed"] += 1
+                    self.count("changed")
 
     def look(self, step: Operation) -> None:
         if handle := self.enter(step.space):
             with self.law(handle):
                 self.read(handle, step.owner, step.name)
-                self.counts["read"] += 1
+                self.count("read")
 
     def hold(self, step: Operation) -> None:
         if handle := self.enter(step.space):
@@ -222,7 +226,8 @@ class Worker(Member):
     # Processes
 
     def nameless(self, handle: Handle, count: int) -> Array:
-        return handle.space.put(None, words(tag(handle.number, handle.life, self.slot, self.fresh()), count))
+        text = words(tag(handle.number, handle.life, self.slot, self.fresh()), count)
+        return handle.space.put(None, text, **self.homes(0))
 
     def unnamed(self, step: Operation) -> None:
         """An array that lives while this process holds it."""
@@ -282,7 +287,7 @@ class Worker(Member):
         if pid == 0:
             self.be_child(step)
         self.row[CHILD] = self.child = pid
-        self.counts["forked"] += 1
+        self.count("forked")
         if step.chance < 0.5:
             self.reap()
 
@@ -319,8 +324,11 @@ class Worker(Member):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             self.row[CHILD] = 0  # before the number can be another's
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if code not in (0, -signal.SIGKILL):
+            if not self.lawful_end(code):
                 raise Problem(f"a forked child ended with {code}")
+
+    def lawful_end(self, code: int) -> bool:
+        return code in (0, -signal.SIGKILL)
 
     # Tiers
 
@@ -372,9 +380,3 @@ class Worker(Member):
 
 
 _FURNITURE = ("guarded", "count", "lock", "channel", "life")
-
-
-def work(state: State, kind: str, slot: int, seed: int, life: int, place: str) -> dict[str, int]:
-    """Until the ledger says stop. A signal shows where it hangs."""
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr)
-    return Worker(kind, slot, place).run(seed, life)
