@@ -200,8 +200,7 @@ def test_a_wrapped_model_minds_train_and_eval() -> None:
     assert (wrapped(x) == 0).any()
     wrapped.eval()
     assert not (wrapped(x) == 0).any()
-    with pytest.raises(BadInput, match="left memory"):
-        wrapped.state_dict()
+    assert not any(one.is_meta for one in wrapped.state_dict().values())
     with pytest.raises(BadInput, match="left memory"):
         wrapped.load_state_dict({})
 

@@ -72,3 +72,41 @@ def test_plain_model_exceeds_that_limit(checkpoint: Path) -> None:
     done = run(PLAIN, checkpoint)
     assert done.returncode != 0
     assert "memory" in done.stderr
+
+
+TRAINED = """
+WIDTH, LAYERS = 3072, 5
+before = resident()
+if len(sys.argv) > 3:
+    lines = open("/proc/self/status").read().splitlines()
+    now = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (now + int(sys.argv[3]),) * 2)
+model = model_of("meta", LAYERS, WIDTH)
+inputs = (torch.ones(1, WIDTH) / 64,)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+rates = offload.Rates(lane, lane, lane, lane)
+plan = offload.plan(model, inputs, 170 << 20, optimizer=optimizer, loss=torch.sum, fabric=rates, time_limit=0.1)
+with plan.load(path, folder=sys.argv[2]) as run:
+    losses = [float(run(*inputs)[0]) for _ in range(2)]
+print(plan.expected_peak - before, resident("VmHWM") - before, losses[0] != losses[1])
+"""
+RESIDENT = """
+def resident(what="VmRSS"):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+"""
+
+
+def test_planning_loading_and_training_stay_within_the_peak_that_the_plan_says(
+    tmp_path: Path,
+) -> None:
+    """An update takes 144 MiB; weights and states, 540 MiB, three times the budget."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    weight = torch.eye(3072).roll(1, 0)
+    safetensors.save_file({f"{layer}.weight": weight.clone() for layer in range(5)}, tmp_path / "model.safetensors")
+    free = run(RESIDENT + TRAINED, tmp_path / "model.safetensors", tmp_path)
+    said, taken, trained = free.stdout.split()
+    assert trained == "True", free.stderr
+    assert int(taken) <= int(said) <= 400 << 20
+    limited = run(RESIDENT + TRAINED, tmp_path / "model.safetensors", tmp_path, said)
+    assert limited.stdout.endswith("True\n"), limited.stderr

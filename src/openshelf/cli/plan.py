@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -117,6 +118,8 @@ def _facts(plan: ModelPlan) -> dict[str, Any]:
         "storages": len(made.program.storages),
         "given_bytes": sum(one.nbytes for one in made.program.storages if one.given and one.kind != "input"),
         "peak": plan.peak,
+        "expected_peak": plan.expected_peak,
+        "expected": dataclasses.asdict(plan.expects),
         "arena": made.peak,
         "outside": plan.outside,
         "dram": made.dram,

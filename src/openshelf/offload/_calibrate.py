@@ -20,6 +20,7 @@ from openshelf.offload._told import told
 from openshelf.offload._torch import torch
 
 PIECE, PIECES = 2 << 20, 48
+CALIBRATING = 2 * PIECE * PIECES  # bytes of memory that it takes
 LATENCY_S = 1e-4  # to begin a transfer and hear of its end; assumed
 ROUNDS = 3
 MOST_LOST = 0.5  # of the time in which bytes move; more is a disturbance

@@ -120,12 +120,14 @@ class Homes:
     def put(self, storage: int, value: Any) -> None:
         """Gives a storage with room a value: a buffer, or None for zeros."""
         home = self[storage]
-        source = np.zeros(home.nbytes, np.uint8) if value is None else np.frombuffer(value, np.uint8)
-        if source.nbytes != home.nbytes:
+        zeros = np.zeros(min(home.nbytes, _STEP), np.uint8) if value is None else None
+        source = None if value is None else np.frombuffer(value, np.uint8)
+        if source is not None and source.nbytes != home.nbytes:
             raise Mismatch(f"the storage {home.name!r} has {home.nbytes} bytes, the value {source.nbytes}")
         room = need_room_of(home)
         for at, count in _steps(home.nbytes):
-            part = source[at : at + count]
+            part = zeros if source is None else source[at : at + count]
+            assert part is not None
             if room.file is None:
                 ctypes.memmove(room.at + at, part.ctypes.data, count)
                 continue

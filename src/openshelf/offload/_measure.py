@@ -3,7 +3,8 @@
 An operator takes longer in a program than alone: what the one before it made is in a cache, weights and states are not,
 and threads and code are cold. So all are run in the order of the program, on made-up values: no weights are needed.
 Layers repeat, so of calls that do the same on other storages a few are run. Storages are in a ring, much larger than
-caches, and smaller than the model: what was used a while ago has to come from memory, as when the plan is run. Of some
+caches, and as large as what one operator needs: what was used a while ago has to come from memory, as when the plan is
+run, and more than a budget that a plan can be made for is not taken. Of some
 rounds the median counts. What an operator allocates is counted by torch's profiler, at the allocator itself; what
 libraries take from the system on their own (packing buffers of matrix products) is not seen.
 """
@@ -107,15 +108,9 @@ Made = tuple[Any, Values, Instruction | None, Values, Callable[[], None]]
 
 def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
     """What is run, in order, bound to places of a ring."""
-    sizes = [padded(storage.nbytes) for storage in captured.program.storages]
-    touched = [
-        dict.fromkeys(view.storage for view in views_of((call.args, call.kwargs, call.makes)))
-        for call in captured.calls
-    ]
-    most = max((sum(sizes[storage] for storage in one) for one in touched), default=0)
-    ring = _Ring(min(sum(sizes), max(RING, 2 * most)))
-    work = max((workspace_of(call)[0] for call in captured.calls), default=0)
-    memory = DeviceArena(max(ring.nbytes + work, 4096))
+    sizes, touched = _sizes(captured), [_touched(call) for call in captured.calls]
+    ring = _Ring(_ring_bytes(captured))
+    memory = DeviceArena(max(ring.nbytes + _work(captured), 4096))
     arena = torch.frombuffer(memoryview(memory.range(0, memory.nbytes, None)), dtype=torch.uint8)
     arena[: arena.numel() // 4 * 4].view(torch.float32).fill_(0.5)
     runs: collections.Counter[Any] = collections.Counter()
@@ -128,6 +123,30 @@ def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
             before, after = _integers(call, arena, places), _floats(call, arena, places)
             made.append((signature, before, one, after, functools.partial(_check_plain, call, arena, places)))
     return made
+
+
+def measured_in(captured: Captured) -> int:
+    """Bytes that measuring takes at most: the ring, and the results that torch itself makes of one operator."""
+    results = [sum(span(view) * view.dtype.itemsize for view in views_of(call.makes)) for call in captured.calls]
+    return _ring_bytes(captured) + _work(captured) + max(results, default=0) + max(captured.outside, default=0)
+
+
+def _sizes(captured: Captured) -> list[int]:
+    return [padded(storage.nbytes) for storage in captured.program.storages]
+
+
+def _touched(call: Call) -> dict[int, None]:
+    return dict.fromkeys(view.storage for view in views_of((call.args, call.kwargs, call.makes)))
+
+
+def _ring_bytes(captured: Captured) -> int:
+    sizes = _sizes(captured)
+    most = max((sum(sizes[storage] for storage in _touched(call)) for call in captured.calls), default=0)
+    return min(sum(sizes), max(RING, most))
+
+
+def _work(captured: Captured) -> int:
+    return max((workspace_of(call)[0] for call in captured.calls), default=0)
 
 
 class _Ring:
@@ -144,8 +163,8 @@ class _Ring:
             if storage not in self._placed:
                 self._place(storage, size)
         if not all(storage in self._placed for storage in sizes):  # one was in the way of another
-            for storage in sizes:
-                self._placed.pop(storage, None)
+            self._placed.clear()
+            self._at = 0  # from the beginning there is room for all of them
             for storage, size in sizes.items():
                 self._place(storage, size)
         return {storage: self._placed[storage][0] for storage in sizes}

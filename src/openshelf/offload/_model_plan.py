@@ -11,10 +11,11 @@ from typing import Any
 from openshelf.errors import BadInput, FlashFailed, NoRoom, UnknownName
 from openshelf.fabric import Fabric
 from openshelf.offload._cache import load_plain, save_plain
-from openshelf.offload._calibrate import calibrate
+from openshelf.offload._calibrate import CALIBRATING, calibrate
 from openshelf.offload._capture import capture, capture_training
 from openshelf.offload._captured import Captured
 from openshelf.offload._compared import Check, compare
+from openshelf.offload._expected import expected, resident
 from openshelf.offload._fakes import OtherStrides, learn
 from openshelf.offload._files import cache_folder
 from openshelf.offload._measure import measure
@@ -30,14 +31,27 @@ from openshelf.space import format_size, parse_size
 class ModelPlan:
     """A plan for one model, one shape of inputs and one budget. It can be printed, loaded and checked."""
 
-    def __init__(self, captured: Captured, plan: Plan, example: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        example: tuple[tuple[Any, ...], dict[str, Any]],
+        before: int | None = None,
+        calibrated: int = 0,
+    ) -> None:
         self.captured, self.plan, self._example = captured, plan, example
+        self.expects = expected(captured, plan, resident() if before is None else before, calibrated)
         self.outside = max(captured.outside, default=0)
 
     @property
     def peak(self) -> int:
         """Bytes that the run takes: the arena, and what torch takes beside it for one operator."""
         return self.plan.peak + self.outside
+
+    @property
+    def expected_peak(self) -> int:
+        """Bytes that this process takes at most, all in all, to plan, load and run; `expects` says of what."""
+        return self.expects.peak
 
     def load(self, source: Any, *, share: bool = False, folder: Path | str | None = None) -> Runner:
         """Brings the weights home and takes the arena: a callable that returns what the model would.
@@ -68,7 +82,10 @@ class ModelPlan:
         return self.plan.timeline()
 
     def __str__(self) -> str:
-        return f"{self.plan}\n  beside   up to {format_size(self.outside)} that torch takes while one operator runs"
+        return (
+            f"{self.plan}\n  beside   up to {format_size(self.outside)} that torch takes while one operator runs\n"
+            f"  {self.expects}"
+        )
 
 
 def plan(
@@ -96,6 +113,7 @@ def plan(
     to call; without, every call begins with an empty one. `fabric`: what the machine is; "local" is what `openshelf
     probe` found, or is measured in a second if it was never run. NoRoom names the least budget that works.
     """
+    before = resident()
     room, host = parse_size(budget), 0 if str(dram).strip() == "0" else parse_size(dram)
     args, kwargs = arguments_of(inputs)
     trains = optimizer is not None or train or loss is not None
@@ -112,7 +130,8 @@ def plan(
         captured.program, room - beside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
         beside=beside,
     )  # fmt: skip
-    return ModelPlan(captured, made, (args, kwargs))
+    calibrated = CALIBRATING if fabric == "local" else 0
+    return ModelPlan(captured, made, (args, kwargs), before, calibrated)
 
 
 def _measured(record: Callable[[], Captured]) -> Captured:
