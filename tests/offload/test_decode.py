@@ -158,16 +158,16 @@ def test_refusals() -> None:
 
 def test_model_whose_ways_change_with_the_length_is_refused() -> None:
     model = llama().eval()
-    plain = model.lm_head.forward
+    plain, inner = model.lm_head.forward, model.model.forward
 
     def forward(hidden: Any) -> Any:
         past = model.past_key_values.get_seq_length()
         return plain(hidden) if past < 30 else plain(hidden) * 2
 
-    def remember(_: Any, args: Any, kwargs: Any) -> None:
+    def remember(*args: Any, **kwargs: Any) -> Any:
         model.past_key_values = kwargs["past_key_values"]
+        return inner(*args, **kwargs)
 
-    model.register_forward_pre_hook(remember, with_kwargs=True)
-    model.lm_head.forward = forward
+    model.model.forward, model.lm_head.forward = remember, forward
     with pytest.raises(CaptureFailed, match="something else"):
         offload.decode(model, "1MiB", longest=64, **OPTIONS)
