@@ -4,71 +4,26 @@ Mooncake's conversation trace (Qin et al., FAST 2025; 12,031 requests, ids of 51
 where the file is missing (OPENSHELF_TRACE names another place). The pool has room for 1, 5 and 10 % of the distinct
 blocks; every id is a block of one token and a few bytes. A request is matched, then put. What the policy learns it
 learns while it runs; its constants were chosen on the first half, and only the second half is scored: blocks found /
-blocks asked for. The bound is Belady's MIN with bypass, which knows the future.
+blocks asked for. The bound is Belady's MIN with bypass, which knows the future. kv_floor.py adds other
+traffic, with seeds that are drawn anew for every run; --seed takes those of an earlier one.
 """
 
 from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import secrets
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from ctypes import c_int64
 from typing import Any
 
-import numpy as np
-
 import kv_replays
-from openshelf import KVPool, Layout, Space, _core
+from kv_floor import SHARES, Measured, alone, distinct, floor, open_pool, peer_rates, rate, requests_of
+from openshelf import Space
 from side_by_side import Report, Row, arguments
 
-LAYOUT = Layout("trace", layers=1, heads=1, head_dim=4, dtype="float32")
-PEERS = (kv_replays.LRU, kv_replays.S3FIFO, kv_replays.ARC)
-SHARES = (1, 5, 10)  # percent of the distinct blocks
 WORKERS = 4
-LONGEST = 1 << 12
-
-
-def rate(trace: kv_replays.Trace, request: Callable[[list[int]], int]) -> float:
-    """Of the second half."""
-    hit = asked = 0
-    for at, prompt in enumerate(trace):
-        found = request(prompt)
-        if at >= len(trace) // 2:
-            hit, asked = hit + found, asked + len(prompt)
-    return hit / asked
-
-
-def open_pool(space: Space, room: int) -> KVPool:
-    need = _core.KVCore.bytes_needed(LAYOUT.block_bytes(1), 1, room)
-    pool = KVPool(space, LAYOUT, block_tokens=1, capacity=need)
-    assert pool.stats()["capacity_blocks"] == room
-    return pool
-
-
-def requests_of(pool: KVPool) -> Callable[[list[int]], int]:
-    cache: Any = np.zeros(LAYOUT.shape(LONGEST), np.float32)
-
-    def request(prompt: list[int]) -> int:
-        tokens = np.array(prompt, np.uint32)
-        with pool.match(tokens) as hit:
-            found = hit.blocks
-        pool.put(tokens, cache[:, :, : len(prompt)])
-        return found
-
-    return request
-
-
-def alone(space: Space, trace: kv_replays.Trace, room: int) -> tuple[float, float]:
-    """The hit rate, and microseconds a request."""
-    with open_pool(space, room) as pool:
-        started = time.perf_counter()
-        result = rate(trace, requests_of(pool))
-        spent = time.perf_counter() - started
-    space.delete("kv")
-    return result, spent / len(trace) * 1e6
 
 
 def work(number: int, room: int, trace: kv_replays.Trace, turn: Any, found: Any) -> None:
@@ -99,38 +54,43 @@ def shared(space: Space, trace: kv_replays.Trace, room: int) -> float:
     return sum(found) / sum(map(len, trace[len(trace) // 2 :]))
 
 
-def gap(space: Space, trace: kv_replays.Trace, share: int, room: int, runs: int, note: str) -> tuple[Row, float]:
-    """How much of the way from LRU to the bound the pool goes, on the mean; and its hit rate."""
-    peers = {kind.__name__: rate(trace, kind(room).request) for kind in PEERS}
+def gap(space: Space, trace: kv_replays.Trace, share: int, room: int, runs: int, note: str) -> tuple[Row, Measured]:
+    """How much of the way from LRU to the bound the pool goes, on the mean; and the hit rates."""
+    peers = peer_rates(trace, room)
     bound = rate(trace, kv_replays.Bound(room, trace).request)
     rates_of, times_of = zip(*(alone(space, trace, room) for _ in range(runs)), strict=True)
     ours, spent_us = statistics.mean(rates_of), statistics.mean(times_of)
-    best = max(peers, key=lambda name: peers[name])
-    rates = ", ".join(f"{name} {value:.4f}" for name, value in {"pool": ours, **peers, "bound": bound}.items())
+    measured = Measured("conversations", share, ours, peers)
     row = Row(
         f"kv.gap{share}", f"room for {room:,} blocks: gap from LRU to the bound that is closed",
-        (ours - peers["LRU"]) / (bound - peers["LRU"]), "", best, ours / peers[best], max(rates_of) / min(rates_of),
-        bar=">= 0.25, ratio >= 1", note="; ".join(filter(None, [rates, f"{spent_us:.0f} us a request", note])),
+        (ours - peers["LRU"]) / (bound - peers["LRU"]), "", measured.best, measured.ratio,
+        max(rates_of) / min(rates_of), bar=">= 0.25, ratio >= 1",
+        note="; ".join(filter(None, [measured.rates(), f"bound {bound:.4f}", f"{spent_us:.0f} us a request", note])),
     )  # fmt: skip
-    return row, ours
+    return row, measured
 
 
 def main() -> None:
-    args = arguments(__doc__ or "")
+    args = arguments(__doc__ or "", with_seeds=True)
     trace, note = kv_replays.load()
-    distinct = len({block for prompt in trace for block in prompt})
-    report = Report(f"KV pool: {len(trace):,} requests, {distinct:,} distinct blocks")
-    runs, differences = 2 if args.quick else 3, []
+    seeds = args.seed or [secrets.randbelow(1 << 32) for _ in range(1 if args.quick else 3)]
+    print("--seed", *seeds, flush=True)
+    report = Report(f"KV pool: {len(trace):,} requests, {distinct(trace):,} distinct blocks")
+    runs, differences, conversation = 2 if args.quick else 3, [], []
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-bench-") as home:
         os.environ["OPENSHELF_DIR"] = home
         with Space.create("bench", dram="256MiB") as space:
             for share in SHARES:
-                room = distinct * share // 100
-                row, ours = gap(space, trace, share, room, runs, note)
+                room = distinct(trace) * share // 100
+                row, measured = gap(space, trace, share, room, runs, note)
                 report.add(row)
+                conversation.append(measured)
                 if share == 5 or not args.quick:
                     together = [shared(space, trace, room) for _ in range(runs)]
-                    differences.append(abs(statistics.mean(together) / ours - 1))
+                    differences.append(abs(statistics.mean(together) / measured.pool - 1))
+            blocks = 20_000 if args.quick else 40_000
+            for row in floor(space, [] if note else conversation, seeds, blocks, note):
+                report.add(row)
         Space.remove("bench")
     case = f"hit rate of {WORKERS} processes that share a pool, against that of one: difference"
     report.add(Row("kv.share", case, max(differences), "", "", None, None, bar="<= 0.01", note=note))

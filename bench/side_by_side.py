@@ -91,10 +91,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def arguments(description: str, *, with_peers: bool = False) -> argparse.Namespace:
+def arguments(description: str, *, with_peers: bool = False, with_seeds: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     if with_peers:
         parser.add_argument("--no-peers", action="store_true", help="ours alone")
+    if with_seeds:
+        parser.add_argument("--seed", type=int, nargs="+", help="those of an earlier run, instead of new ones")
     parser.add_argument("--quick", action="store_true", help="under 50 s")
     parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
     return parser.parse_args()

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kv_policy.hpp"
+
 namespace osf {
 
 KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const u32> tokens, u32 tenant, u64 expires_ns)
@@ -11,6 +13,7 @@ KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const 
     KvChain chain(root, u32(size));
     keys_.reserve(tokens.size() / size);
     while ((keys_.size() + 1) * size <= tokens.size()) keys_.push_back(chain.next(tokens.data() + keys_.size() * size));
+    welcome_ = expires_ns == AS_IS ? keys_.size() : kv_welcome(pool->head());  // what is fetched from another host is wanted now
     catch_up();
 }
 
@@ -24,6 +27,7 @@ KvDraft::KvDraft(std::shared_ptr<KvPool> in, const KvKey& root, std::span<const 
         result_.declined = blocks;
     } else {
         nonce_ = std::atomic_ref<u64>(pool->head().values).fetch_add(1) + 1;
+        welcome_ = blocks;                       // all or nothing
         keys_.push_back(kv_name_key(root, name));
         while (keys_.size() < blocks) keys_.push_back(kv_next_key(keys_.back(), nonce_));
     }
@@ -91,7 +95,7 @@ u64 KvDraft::unexpired(u64 present, u32& slot, KvPin& held) const {
 u64 KvDraft::reserve(u64 most) {
     need_owner();
     const u64 left = keys_.size() - next_ - slots_.size(), from = slots_.size();
-    pool->allocate(u32(std::min(most, left)), tenant_, slots_);
+    take_slots(std::min(most, left));
     if (pool->space->tiers) make_room(std::span(slots_).subspan(from));
     for (u64 at = from; at < slots_.size(); at++) {
         pool->touch(slots_[at]);
@@ -103,6 +107,27 @@ u64 KvDraft::reserve(u64 most) {
         }
     }
     return slots_.size();
+}
+
+// The first ones crowd out whatever there is; of the rest, a few at a time, each only what is worth less than itself.
+void KvDraft::take_slots(u64 most) {
+    constexpr u64 FEW = 16;
+    const u64 first = std::min(most, welcome_), taken = pool->allocate(u32(first), tenant_, slots_);
+    welcome_ -= taken;
+    if (taken < first) return;
+    for (u64 left = most - first; left && !passed_over_;) {
+        const u64 at = next_ + slots_.size(), some = std::min(left, FEW);
+        const u64 got = pool->allocate(u32(some), tenant_, slots_, pool->value_of(keys_[at], use(), u32(at)));
+        left -= got;
+        if (got == some) continue;
+        pool->pass_over(std::span(keys_).subspan(at + got), use());
+        passed_over_ = true;
+    }
+}
+
+const KvUse& KvDraft::use() {
+    if (use_.last == NO_SLOT) use_ = pool->use_of(std::span(keys_).subspan(next_), last_, u32(next_));
+    return use_;
 }
 
 // In a space with a flash tier: nothing is read that is to be written over; without faults, what cannot be held in memory is not reserved.
@@ -143,8 +168,7 @@ KvStored KvDraft::publish() {
     need_owner();
     if (!slots_.empty()) {
         auto keys = std::span(keys_).subspan(next_, slots_.size());
-        if (use_.last == NO_SLOT) use_ = pool->use_of(std::span(keys_).subspan(next_), last_, u32(next_));
-        u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, use_, nonce_ != 0);
+        u32 fresh = pool->publish(slots_, keys, last_, u32(next_), expires_ns_, pin_, use(), nonce_ != 0);
         result_.stored += fresh;
         result_.present += slots_.size() - fresh;
         next_ += slots_.size();

@@ -30,7 +30,7 @@ public:
     bool is_value() const { return nonce_ != 0; }
     void expire_at(u64 expires_ns) { expires_ns_ = expires_ns; }
     void catch_up();                             // over blocks that others put; nothing is reserved
-    u64 reserve(u64 most);                       // slots for the next blocks, on top of what is reserved; how many are now
+    u64 reserve(u64 most);                       // slots for the next blocks, on top of what is reserved; how many are reserved now
     void write(u64 first, const KvPieces& from); // the reserved blocks; the caller's memory begins with block `first`
     void write_value(const char* from);
     KvStored publish();                          // what is reserved; then more may be reserved
@@ -42,14 +42,18 @@ private:
     bool make_way(const KvKey& root, std::span<const u8> name);
     u64 unexpired(u64 present, u32& slot, KvPin& held) const;
     void make_room(std::span<const u32> fresh);
+    void take_slots(u64 most);
+    const KvUse& use();
     void need_owner() const;                     // a forked child must not go on with its parent's slots
     u64 block_tokens() const { return pool->head().block_tokens; }
 
     std::vector<KvKey> keys_;
     std::vector<u32> tokens_, slots_;
     u64 next_ = 0, nbytes_ = 0, nonce_ = 0, expires_ns_ = 0;  // nonce: of a plain value, else 0
+    u64 welcome_ = 0;                            // blocks that may still crowd out any others
     KvStored result_;
     KvUse use_;
+    bool passed_over_ = false;                   // the rest: others are worth more
     u32 tenant_ = 0, last_ = NO_SLOT, owner_ = 0;
     KvPin pin_;                                  // on the block before `next`
     KvHold hold_;                                // on the reserved ones, without faults

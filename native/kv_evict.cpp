@@ -74,7 +74,7 @@ using Lowest = std::priority_queue<KvWorth, std::vector<KvWorth>, std::greater<>
 
 // The lowest of a sample, which is filled up again as blocks go: all leaves would be too many to look at, and their values change
 // with time, each in its own way, so that no order of them can be kept.
-u32 KvPool::evict_lowest(u32 want) {
+u32 KvPool::evict_lowest(u32 want, float worth) {
     constexpr u32 SAMPLE = 512, MORE = 4;
     KvEviction round(*this, true);
     Lowest lowest;
@@ -94,6 +94,7 @@ u32 KvPool::evict_lowest(u32 want) {
             ask_some(NO_SLOT);
             continue;
         }
+        if (lowest.top().value > worth) break;
         const u32 slot = lowest.top().slot, parent = entries_[slot].parent;
         lowest.pop();
         if (!round.doom(slot)) continue;         // asked twice

@@ -8,11 +8,12 @@
 //   leaves     u32         4 bytes a slot: the slots of the leaves, in any order; derived
 //   free       u32         4 bytes a slot: a stack of free slots; derived
 //   tables     KvTables    what the policy has learned: a hint
-//   ghosts     KvGhost     16 bytes each, 16 a slot, in sets of four: blocks that were evicted for want of room; hints
+//   ghosts     KvGhost     16 bytes each, 16 a slot, in sets of four: blocks that went, or were not taken, for want of room; hints
 //   data       bytes       stride a slot, page-aligned, larger ones by 64 KiB: the blocks. In a space with a flash tier they may be there
 //
 // A block is free, being filled by one member, live, or leaving. Entries are the truth: counts, leaves and free stack are made again
-// from them when a process died with the pool's lock. Hints say only which leaf goes first: nothing else depends on them, whatever they hold. A live entry's parent is live; so who keeps a block keeps all before it.
+// from them when a process died with the pool's lock. Hints say only which leaf goes first, and
+// how far a long prompt may crowd out others: nothing else depends on them, whatever they hold. A live entry's parent is live; so who keeps a block keeps all before it.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +22,11 @@
 
 namespace osf {
 
-constexpr u32 KV_VERSION = 1;
+constexpr u32 KV_VERSION = 2;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
 constexpr u32 KV_FETCHERS = 64;
-constexpr u32 KV_CLASSES = 20, KV_AGES = 40;    // of kv_policy.hpp
+constexpr u32 KV_CLASSES = 70, KV_AGES = 38;    // of kv_policy.hpp
 constexpr u32 KV_GHOSTS = 16, KV_WAYS = 4;      // ghosts a slot; ghosts in a set, a cache line
 
 enum KvState : u32 { kv_free, kv_filling, kv_live, kv_leaving };
@@ -50,7 +51,7 @@ struct KvHead {
     u64 tended_ns;                              // when somebody last looked for what dead processes left, monotonic
     u64 soonest_ns;                             // nothing expires before; 0: nothing at all
     u64 learn_at;                               // clock at which the policy learns next: a hint
-    alignas(64) u64 clock;                      // blocks put so far: the time that ages are in
+    alignas(64) u64 clock;                      // blocks found and put so far: the time that ages are in
     u64 values;                                 // plain values put so far: the next nonce
     alignas(64) u64 queries;
     u64 queried_blocks, hit_blocks;
@@ -77,11 +78,11 @@ struct KvEntry {
     u16 tenant, flags;
     u32 life;                                   // odd while key and next change: who reads them reads it before and after
     // what changes with use
-    u64 used;                                   // clock of the last use
+    u64 used;                                   // clock of the last use; not of one right after another
     u32 hits, children;                         // children: derived
     u32 owner, leaf;                            // owner: member that fills it; leaf: 1 + its place among the leaves, 0: none; derived
     u64 nbytes, nonce;                          // of a plain value, in its first block
-    u32 habit, pad;                             // what the policy knows of its last use, see kv_policy.hpp
+    u32 habit, pad;                             // what the policy knows of its uses, see kv_policy.hpp
     u64 unused[2];                              // room for a home host and a tier
 };
 static_assert(sizeof(KvEntry) == 128 && offsetof(KvEntry, expires_ns) == 48 && offsetof(KvEntry, used) == 64 && offsetof(KvEntry, nbytes) == 88);
@@ -89,6 +90,7 @@ static_assert(sizeof(KvEntry) == 128 && offsetof(KvEntry, expires_ns) == 48 && o
 struct KvTables {
     float reused[KV_CLASSES][KV_AGES];          // blocks of a class used again at an age, fading
     float values[KV_CLASSES][KV_AGES];          // what one of that class and age is worth
+    float others[KV_CLASSES][KV_AGES];          // those that came to an age and were not used: see kv_learn.cpp
 };
 
 struct KvGhost {

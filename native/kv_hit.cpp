@@ -77,7 +77,7 @@ static void look_ahead(const KvPool& pool, std::span<const u32> slots, u64 at) {
     if (at % few == 0) pool.bring(slots.subspan(at, std::min<u64>(few, slots.size() - at)));
 }
 
-void KvHit::count(u64 queried) { pool->count_match(slots.empty() ? NO_SLOT : slots.back(), queried, slots.size()); }
+void KvHit::count(u64 queried) { pool->count_match(slots, queried); }
 
 // From the last that seems to be there down to one that can be held; then all before it are held too, and its parents say where they are.
 bool KvHit::hold_last(std::span<const KvKey> keys, u64 present, u64 first) {

@@ -25,7 +25,7 @@ public:
     // In a space with a flash tier: asks for its blocks ahead of their use. Without faults it holds them in memory, and waits for that; what
     // there is no room for is cut off.
     void prefetch();
-    void count(u64 queried);                     // in the pool's statistics, and as a use of the last block
+    void count(u64 queried);                     // in the pool's statistics, and as a use of its blocks
     void read(u64 block, u64 count, const KvPieces& into) const;
     void read_value(char* into) const;           // all of nbytes
 

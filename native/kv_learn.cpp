@@ -1,9 +1,14 @@
 // What the policy learns: for each class of blocks, at what ages they are used again, and from that what they are worth.
 //
-// Blocks used again while they are here are counted by matches (kv_match). Those that were evicted leave a ghost, and are counted when
-// they are put again: or else a pool would never learn of what it always evicts too early. Blocks and ghosts that were not used again
-// yet say so by their age. Together that is a life table with censored lives (Kaplan and Meier, 1958), made anew every so many puts
-// from a sample. All of it is hints: read without checks, so every index is bounded by the type it comes from, and written in any order.
+// A life is from one use of a block to the next. Matches and puts count those that end (kv_match, recall); blocks and ghosts that were not
+// used again yet are counted by their age, every so many blocks, from a sample. How that count has grown since the last time says how many
+// lives came to each age meanwhile, so that all figures are of the same time, and fade together: the risk at an age is what ended or
+// grew from there on (a life table with censored lives, Kaplan and Meier, 1958, of a window).
+//
+// Little is known of a class at first. So it begins with what a block of its kind would do whose uses come by chance, at a rate that its past
+// tells: (uses + 1/2) / (time that they took + age + the pool's size). That alone is a fair policy, between least often and
+// least recently used. How far the rate is off is learned for all classes of as many uses, then for the class itself.
+// Neighbours in gap and age lend each other a little.
 #include <algorithm>
 #include <array>
 
@@ -13,104 +18,75 @@
 namespace osf {
 
 constexpr u32 SAMPLE = 16384;                    // entries, and four times as many ghosts: a millisecond
-constexpr double FADE = 0.98;                    // what is left of old counts, every time
-constexpr double PRIOR = 5;
-
-struct Ghost {
-    u32 used, hits, habit;
-    explicit Ghost(u64 what) : used(u32(what)), hits(what >> 32 & 0xffff), habit(u32(what >> 48)) {}
-    u32 kind() const { return kv_class(hits, habit); }
-};
-
-static u64 tag_of(const u64* key) { return load(key[1], std::memory_order_relaxed) | 1; }
-
-KvGhost* KvPool::ghosts_of(u64 tag) const {
-    const u64 sets = u64(head_->slots) * KV_GHOSTS / KV_WAYS;
-    return ghosts_ + u64((unsigned __int128)(tag)*sets >> 64) * KV_WAYS;
-}
-
-KvGhost* KvPool::ghost_of(u64 tag) const {
-    KvGhost* set = ghosts_of(tag);
-    for (u32 way = 0; way < KV_WAYS; way++)
-        if (load(set[way].tag, std::memory_order_relaxed) == tag) return &set[way];
-    return nullptr;
-}
-
-void KvPool::remember(const KvEntry& entry) {
-    const u64 tag = tag_of(entry.key), clock = load(head_->clock);
-    KvGhost* set = ghosts_of(tag);
-    KvGhost* place = set;
-    u32 oldest = 0;
-    for (u32 way = 0; way < KV_WAYS; way++) {
-        const u64 is = load(set[way].tag, std::memory_order_relaxed);
-        const u32 age = is && is != tag ? u32(clock) - u32(load(set[way].what, std::memory_order_relaxed)) : ~0u;
-        if (age < oldest) continue;
-        oldest = age;
-        place = &set[way];
-    }
-    const u64 hits = std::min(load(entry.hits, std::memory_order_relaxed), 0xffffu);
-    const u64 habit = load(entry.habit, std::memory_order_relaxed), used = load(entry.used, std::memory_order_relaxed);
-    store(place->what, (used & 0xffff'ffff) | hits << 32 | habit << 48, std::memory_order_relaxed);
-    store(place->tag, tag, std::memory_order_relaxed);
-}
-
-u32 KvPool::recall(const KvKey& key) {
-    const u64 tag = tag_of(key.words);
-    KvGhost* found = ghost_of(tag);
-    if (!found) return 0;
-    const Ghost ghost(load(found->what, std::memory_order_relaxed));
-    float& seen = tables_->reused[ghost.kind()][kv_age(u32(head_->clock) - ghost.used, *head_)];
-    store(seen, load(seen, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    store(found->tag, u64(0), std::memory_order_relaxed);
-    return ghost.hits + 1;
-}
-
-// Of a put. A match before it has counted the turn at `parent`, if that was found; ghosts may know more of the conversation.
-KvUse KvPool::use_of(std::span<const KvKey> missing, u32 parent, u32 position) const {
-    u32 turns = parent == NO_SLOT ? 0 : kv_turns(load(entries_[parent].habit, std::memory_order_relaxed));
-    u64 known = 0;
-    for (; known < missing.size(); known++) {
-        const KvGhost* found = ghost_of(tag_of(missing[known].words));
-        if (!found) break;
-        if (position + known) turns = std::max(turns, kv_turns(Ghost(load(found->what, std::memory_order_relaxed)).habit) + 1);
-    }
-    const u32 habit = kv_habit(turns, missing.size() - known >= KV_WIDE);
-    if (parent != NO_SLOT) store(entries_[parent].habit, habit, std::memory_order_relaxed);
-    return {habit, position + u32(missing.size()) - 1};
-}
-
-void KvPool::learn() {
-    const u64 clock = load(head_->clock), every = std::max(1000u, head_->slots / 4);
-    if (clock < head_->learn_at && head_->learn_at - clock <= every) return;
-    head_->learn_at = clock + every;
-    learn_now(clock);
-}
-
-u64 KvPool::random() {                           // splitmix64
-    u64 mix = random_ += 0x9e3779b97f4a7c15;
-    mix = (mix ^ mix >> 30) * 0xbf58476d1ce4e5b9;
-    mix = (mix ^ mix >> 27) * 0x94d049bb133111eb;
-    return mix ^ mix >> 31;
-}
+constexpr double FADE = 0.95;                    // what is left of old counts, every time
+constexpr double PRIOR = 20;                     // lives as expected that are added to those that were seen
+constexpr double BLUR = 0.2;                     // of the count at an age that goes to each of its neighbours
 
 using Ages = std::array<double, KV_AGES>;
 
-// How likely a block that has come to some age is used again at that age, from counts of those that were and of those that wait. As many
-// blocks as PRIOR like `usual` are added: a class of few blocks is taken to be like all.
-static Ages hazards(const Ages& reused, const Ages& waiting, const Ages& usual) {
-    Ages hazard{};
+struct Lives {                                   // that ended by a use, and that went on or out of sight, by age
+    Ages reused{}, other{};
+    void add(const Lives& more) {
+        for (u32 age = 0; age < KV_AGES; age++) {
+            reused[age] += more.reused[age];
+            other[age] += more.other[age];
+        }
+    }
+};
+
+static Ages blurred(const Ages& counts) {
+    Ages result;
+    for (u32 age = 0; age < KV_AGES; age++)
+        result[age] = (1 - 2 * BLUR) * counts[age] + BLUR * (counts[age ? age - 1 : 0] + counts[std::min(age + 1, KV_AGES - 1)]);
+    return result;
+}
+
+// Calls look(age, used again there, lives that came to it); growth is a difference, and may be below nothing.
+template <class Look>
+static void each_age(const Lives& lives, Look look) {
     double risk = 0;
-    for (u32 age = 0; age < KV_AGES; age++) risk += reused[age] + waiting[age];
+    for (u32 age = 0; age < KV_AGES; age++) risk += lives.reused[age] + lives.other[age];
     for (u32 age = 0; age < KV_AGES; age++) {
-        hazard[age] = std::min(0.999, (reused[age] + PRIOR * usual[age]) / std::max(1.0, risk - waiting[age] / 2 + PRIOR));
-        risk = std::max(0.0, risk - reused[age] - waiting[age]);
+        const double reused = lives.reused[age], other = lives.other[age];
+        look(age, reused, std::max(reused, risk - std::max(0.0, other) / 2));
+        risk -= reused + other;
+    }
+}
+
+// How likely a block of a class is used again at some age it has come to: as its past foretells.
+static Ages foretold(u32 kind, const Ages& width, const KvHead& head) {
+    constexpr double USES[KV_OFTEN] = {1, 2.4, 5.2, KV_MEAN, KV_MEAN};
+    const double uses = kind < KV_NEW ? 0 : USES[(kind - KV_NEW) / KV_GAPS];
+    const double gap = kind < KV_NEW ? 0 : 1.3 * kv_age_from(3 * ((kind - KV_NEW) % KV_GAPS + 1), head) + kv_age_unit(head);
+    Ages hazard;
+    for (u32 age = 0; age < KV_AGES; age++) {
+        const double now = kv_age_from(age, head) + width[age] / 2;
+        hazard[age] = 1 - std::exp(-width[age] * (uses + 0.5) / (uses * gap + now + head.slots));
     }
     return hazard;
 }
 
-static void set_values(float* values, const Ages& hazard, const KvHead& head) {
-    Ages width;
-    for (u32 age = 0; age < KV_AGES; age++) width[age] = kv_age_from(age + 1, head) - kv_age_from(age, head);
+struct Tally {                                   // of blocks used again: so many, and as many as foretold
+    double seen = 0, expected = 0;
+    void add(const Lives& lives, const Ages& hazard) {
+        each_age(lives, [&](u32 age, double reused, double risk) {
+            seen += reused;
+            expected += risk * hazard[age];
+        });
+    }
+    double factor(double usual) const { return (seen + PRIOR * usual) / (expected + PRIOR); }
+};
+
+static Ages hazards(const Lives& lives, const Ages& expected, double factor) {
+    Ages hazard;
+    each_age(lives, [&](u32 age, double reused, double risk) {
+        const double usual = 1 - std::pow(1 - expected[age], factor);
+        hazard[age] = std::min(0.999, (reused + PRIOR * usual) / (risk + PRIOR));
+    });
+    return hazard;
+}
+
+static void set_values(float* values, const Ages& hazard, const Ages& width) {
     for (u32 from = 0; from < KV_AGES; from++) {
         double alive = 1, chance = 0, kept = 0, best = 0;
         for (u32 age = from; age < KV_AGES; age++) {
@@ -124,8 +100,27 @@ static void set_values(float* values, const Ages& hazard, const KvHead& head) {
     }
 }
 
+static float sane(const float& count) {
+    const float value = load(count, std::memory_order_relaxed);
+    return value > -1e12f && value < 1e12f ? value : 0;
+}
+
+void KvPool::learn() {
+    const u64 clock = load(head_->clock), every = std::max(1000u, head_->slots / 2);
+    if (clock < head_->learn_at && head_->learn_at - clock <= every) return;
+    head_->learn_at = clock + every;
+    learn_now(clock);
+}
+
+u64 KvPool::random() {                           // splitmix64
+    u64 mix = random_ += 0x9e3779b97f4a7c15;
+    mix = (mix ^ mix >> 30) * 0xbf58476d1ce4e5b9;
+    mix = (mix ^ mix >> 27) * 0x94d049bb133111eb;
+    return mix ^ mix >> 31;
+}
+
 void KvPool::learn_now(u64 clock) {
-    std::vector<Ages> waiting(KV_CLASSES), reused(KV_CLASSES);
+    std::vector<Ages> waiting(KV_CLASSES);
     auto sample = [&](u64 all, u64 most, auto look) {
         const u64 apart = div_up(all, most);     // one of so many, evenly
         for (u64 at = random() % apart; at < all; at += apart) look(at, double(apart));
@@ -137,22 +132,37 @@ void KvPool::learn_now(u64 clock) {
     });
     sample(u64(head_->slots) * KV_GHOSTS, 4 * SAMPLE, [&](u64 at, double weight) {
         if (!load(ghosts_[at].tag, std::memory_order_relaxed)) return;
-        const Ghost ghost(load(ghosts_[at].what, std::memory_order_relaxed));
-        waiting[ghost.kind()][kv_age(u32(clock) - ghost.used, *head_)] += weight;
+        const KvShade shade(load(ghosts_[at].what, std::memory_order_relaxed));
+        waiting[kv_class(shade.hits, shade.habit)][kv_age(u32(clock) - shade.used, *head_)] += weight;
     });
-    Ages all_reused{}, all_waiting{};
+    Ages width;
+    for (u32 age = 0; age < KV_AGES; age++) width[age] = kv_age_from(age + 1, *head_) - kv_age_from(age, *head_);
+    std::vector<Lives> lives(KV_CLASSES);
+    std::vector<Ages> expected(KV_CLASSES);
+    std::array<Tally, KV_OFTEN + 1> often;       // by uses; the first: those not used again
+    Tally all;
+    auto uses_of = [](u32 kind) { return kind < KV_NEW ? 0 : 1 + (kind - KV_NEW) / KV_GAPS; };
     for (u32 kind = 0; kind < KV_CLASSES; kind++) {
+        Lives& own = lives[kind];
         for (u32 age = 0; age < KV_AGES; age++) {
-            float& seen = tables_->reused[kind][age];
-            const float count = load(seen, std::memory_order_relaxed);
-            reused[kind][age] = count >= 0 && count < 1e12f ? count : 0;
-            store(seen, float(reused[kind][age] * FADE), std::memory_order_relaxed);
-            all_reused[age] += reused[kind][age];
-            all_waiting[age] += waiting[kind][age];
+            float &reused = tables_->reused[kind][age], &others = tables_->others[kind][age];
+            own.reused[age] = std::max(0.0f, sane(reused));
+            own.other[age] = sane(others) + waiting[kind][age];  // it holds what came before, faded, less what waited then
+            store(reused, float(own.reused[age] * FADE), std::memory_order_relaxed);
+            store(others, float(own.other[age] * FADE - waiting[kind][age]), std::memory_order_relaxed);
         }
+        expected[kind] = foretold(kind, width, *head_);
+        often[uses_of(kind)].add(own, expected[kind]);
+        all.add(own, expected[kind]);
     }
-    const Ages usual = hazards(all_reused, all_waiting, {});
-    for (u32 kind = 0; kind < KV_CLASSES; kind++) set_values(tables_->values[kind], hazards(reused[kind], waiting[kind], usual), *head_);
+    for (u32 kind = 0; kind < KV_CLASSES; kind++) {
+        Lives own = lives[kind];
+        const u32 gap = (kind - KV_NEW) % KV_GAPS;
+        if (kind >= KV_NEW && gap) own.add(lives[kind - 1]);
+        if (kind >= KV_NEW && gap + 1 < KV_GAPS) own.add(lives[kind + 1]);
+        const double factor = often[uses_of(kind)].factor(all.factor(1));
+        set_values(tables_->values[kind], hazards({blurred(own.reused), blurred(own.other)}, expected[kind], factor), width);
+    }
 }
 
 }  // namespace osf

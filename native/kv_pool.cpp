@@ -192,14 +192,16 @@ u64 KvPool::longest(std::span<const KvKey> keys, u64 present) const {
     return low;
 }
 
-void KvPool::count_match(u32 slot, u64 queried, u64 hit) {
+void KvPool::count_match(std::span<const u32> slots, u64 queried) {
     if (space->read_only()) return;
     auto add = [](u64& word, u64 count) { std::atomic_ref<u64>(word).fetch_add(count, std::memory_order_relaxed); };
     add(head_->queries, 1);
     add(head_->queried_blocks, queried);
-    if (!hit) return;
-    add(head_->hit_blocks, hit);
-    kv_match(entries_[slot], load(head_->clock, std::memory_order_relaxed), queried, hit, *head_, *tables_);
+    if (slots.empty()) return;
+    add(head_->hit_blocks, slots.size());
+    const u64 clock = std::atomic_ref<u64>(head_->clock).fetch_add(slots.size(), std::memory_order_relaxed) + slots.size();
+    for (u32 slot : slots) kv_match(entries_[slot], clock, *head_, *tables_);
+    kv_match_end(entries_[slots.back()], slots.size() == 1, queried - slots.size());
 }
 
 u32 KvPool::find_tenant(u64 id) const {

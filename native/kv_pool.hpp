@@ -11,6 +11,7 @@
 // the lock leaves entries that are whole after every store; the next one makes everything else again from them (kv_repair.cpp).
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,15 @@ struct KvUse {              // of a put, for the policy
     u32 habit = 0, last = NO_SLOT;  // last: position of the prompt's last block
 };
 
+struct KvPast {             // of a block that is put, as its ghost remembers it
+    u32 hits, habit;
+};
+
+struct KvShade {            // what is in a ghost
+    u32 used, hits, habit;
+    explicit KvShade(u64 what) : used(u32(what)), hits(what >> 32 & 0xffff), habit(u32(what >> 48)) {}
+};
+
 class KvEviction;
 class KvPin;
 
@@ -60,14 +70,16 @@ public:
     // Look-ups. What is found stays as long as the pin.
     u32 find(const KvKey& key) const;                        // a live slot, or NO_SLOT; it may leave at any time
     u64 longest(std::span<const KvKey> keys, u64 present) const;  // how many of the chain are here, at least `present`
-    void count_match(u32 slot, u64 queried, u64 hit);        // statistics, and the use of the last block
+    void count_match(std::span<const u32> slots, u64 queried);  // statistics, and the use of its blocks
 
     void count_fetched(u64 blocks) { std::atomic_ref<u64>(head_->fetched_blocks).fetch_add(blocks, std::memory_order_relaxed); }
     void count_declined(u64 blocks) { std::atomic_ref<u64>(head_->declined_blocks).fetch_add(blocks, std::memory_order_relaxed); }
 
     // Writing
-    u32 allocate(u32 want, u32 tenant, std::vector<u32>& out);   // slots to fill, fewer if there is no room; how many
-    u32 take_some(u32 want, u32 tenant, std::vector<u32>& out);
+    // Slots to fill, fewer if there is no room, or only that of blocks that are worth more than `worth`; how many.
+    u32 allocate(u32 want, u32 tenant, std::vector<u32>& out, float worth = ANYTHING);
+    u32 take_some(u32 want, u32 tenant, std::vector<u32>& out, float worth);
+    static constexpr float ANYTHING = std::numeric_limits<float>::infinity();
     u64 group() const;                                       // blocks that are filled, or asked for, at a time
     void touch(u32 slot);                                    // before it is filled: maps its pages; not with a flash tier
     void give_back(std::span<const u32> slots, u32 owner) noexcept;
@@ -76,6 +88,8 @@ public:
     u32 publish(std::span<const u32> slots, std::span<const KvKey> keys, u32& parent, u32 position, u64 expires_ns, KvPin& pin,
                 const KvUse& use, bool whole = false);
     KvUse use_of(std::span<const KvKey> missing, u32 parent, u32 position) const;  // a put of them after `parent`
+    float value_of(const KvKey& key, const KvUse& use, u32 position) const;        // one of these, just put
+    void pass_over(std::span<const KvKey> keys, const KvUse& use);                 // they were used, but are not here
     void renew(u32 slot, u64 expires_ns);                    // it and all before it
 
     // Eviction
@@ -137,19 +151,21 @@ private:
     void recover();
     void reclaim();                                          // slots that dead members were filling
     u32 expire();
-    u32 evict_lowest(u32 want);
+    u32 evict_lowest(u32 want, float worth);                 // none that is worth more
     u32 evict_of(u32 tenant, u32 want);
     u32 drop_unused(u32 tenant, u32 most);
-    void make_room(u32 want, u32 later, u32 tenant);
+    void make_room(u32 want, u32 later, u32 tenant, float worth);
     bool leaf(const KvEntry& entry) const { return entry.state == kv_live && !entry.children && !(entry.flags & kv_sticky); }
     void list(u32 slot);                                     // among the leaves if it is one, else not
     void unlist(u32 slot);
 
     // Hints
     KvGhost* ghosts_of(u64 tag) const;                       // the set that may have it
-    KvGhost* ghost_of(u64 tag) const;                        // or null; also without the lock
+    KvGhost* ghost_of(const KvKey& key) const;               // or null; also without the lock
     void remember(const KvEntry& entry);
-    u32 recall(const KvKey& key);                            // how often it was used before; the ghost goes
+    void remember(u64 tag, u64 used, const KvPast& past);
+    KvPast past_of(const KvKey& key, u32 habit, u32* age) const;  // `age`: in steps, where there is a ghost
+    KvPast recall(const KvKey& key, u32 habit);              // the same, and it counts as a use; the ghost goes
     void learn();                                            // if it is time
     void learn_now(u64 clock);
     u64 random();

@@ -32,7 +32,7 @@ u32 KvPool::take_free(u32 want, u32 tenant, std::vector<u32>& out) {
 
 // Some more than wanted are evicted at a time, for each round looks at all pins; of a tenant at its quota as many as `later` needs, for it looks
 // at all entries.
-void KvPool::make_room(u32 want, u32 later, u32 tenant) {
+void KvPool::make_room(u32 want, u32 later, u32 tenant, float worth) {
     constexpr u32 MUCH = 8192;
     KvTenant& own = tenants_[tenant];
     if (own.quota && own.used + want > own.quota) {
@@ -40,27 +40,27 @@ void KvPool::make_room(u32 want, u32 later, u32 tenant) {
         evict_of(tenant, std::max({more, std::min({later, MUCH, own.quota}), std::min(32u, own.quota / 256)}));
         want = own.used < own.quota ? std::min(want, own.quota - own.used) : 0;
     }
-    if (head_->free_count < want) evict_lowest(std::max(want - head_->free_count, std::min(32u, head_->slots / 256)));
+    if (head_->free_count < want) evict_lowest(std::max(want - head_->free_count, std::min(32u, head_->slots / 256)), worth);
 }
 
-u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out) {
+u32 KvPool::allocate(u32 want, u32 tenant, std::vector<u32>& out, float worth) {
     need_write();
     if (load(head_->free_count) < want) tend(TEND_NS);  // before the living lose anything
-    u32 taken = take_some(want, tenant, out);
+    u32 taken = take_some(want, tenant, out, worth);
     if (taken == want) return taken;
     tend(TEND_SOON_NS);
-    return taken + take_some(want - taken, tenant, out);
+    return taken + take_some(want - taken, tenant, out, worth);
 }
 
 // A thousand at a time: others wait for a few milliseconds, not for all of it.
-u32 KvPool::take_some(u32 want, u32 tenant, std::vector<u32>& out) {
+u32 KvPool::take_some(u32 want, u32 tenant, std::vector<u32>& out, float worth) {
     constexpr u32 ROUND = 1024;
     u32 taken = 0;
     for (u32 got = 1; got && taken < want; taken += got) {
         if (taken) std::this_thread::yield();    // who waits for the lock would else see it taken again
         Guard guard(*this);
         u32 most = std::min(want - taken, ROUND);
-        make_room(most, want - taken, tenant);
+        make_room(most, want - taken, tenant, worth);
         const KvTenant& own = tenants_[tenant];
         if (own.quota) most = std::min(most, own.used < own.quota ? own.quota - own.used : 0);
         got = take_free(most, tenant, out);
@@ -117,7 +117,8 @@ u32 KvPool::publish(std::span<const u32> slots, std::span<const KvKey> keys, u32
             store(entry.parent, parent == NO_SLOT ? 0 : parent + 1);
             store(entry.position, position + u32(at));
             store(entry.expires_ns, expires_ns);
-            kv_began(entry, clock, recall(keys[at]), use.habit | (position + at == use.last ? KV_TIP : 0));
+            const KvPast past = recall(keys[at], use.habit | (position + at == use.last ? KV_TIP : 0));
+            kv_began(entry, clock, past.hits, past.habit);
             store(head_->linking, slot + 1);
             step();
             store(entry.state, u32(kv_live), std::memory_order_seq_cst);  // from here it is there, whoever dies

@@ -185,8 +185,7 @@ static void threads_put_match_and_evict(u32 slots, int rounds) {
     check_sound(*pool);
 }
 
-// Between finding a block and holding it, it may go, and its slot may get another.
-// Whatever they hold, they only say what goes first.
+// Whatever they hold, they only say what goes first, and how far a long prompt gets.
 static void damaged_hints_do_no_harm() {
     context = "damaged hints";
     Place place;
@@ -242,6 +241,33 @@ static void what_comes_back_is_kept() {
     check_sound(*pool);
 }
 
+// What is used again and again is not crowded out by a long prompt that comes once; and what was not taken the first time is known the next.
+static void a_long_prompt_leaves_what_is_worth_more() {
+    context = "long prompt";
+    Place place;
+    auto space = place.open();
+    auto pool = make_pool(space, 200);
+    Prompt regular(8 * TOKENS), once(180 * TOKENS);
+    auto ask = [&](u32 which) {
+        std::iota(regular.begin(), regular.end(), which * 1000);
+        const u64 hit = look(pool, regular);
+        put(pool, regular);
+        return hit;
+    };
+    for (int round = 0; round < 100; round++)
+        for (u32 which = 0; which < 20; which++) ask(which);
+    u64 found = 0;
+    for (u32 number = 1; number <= 20; number++) {
+        std::iota(once.begin(), once.end(), number * 1'000'000);
+        const KvStored stored = put(pool, once);
+        CHECK(stored.stored >= 8 && stored.stored + stored.declined == 180 && look(pool, once) == stored.stored);
+        for (u32 which = 0; which < 20; which++) found += ask(which);
+    }
+    CHECK(found * 10 > 20 * 20 * 8 * 8);                         // least recently used would find next to none
+    check_sound(*pool);
+}
+
+// Between finding a block and holding it, it may go, and its slot may get another.
 static void a_block_that_went_is_not_held() {
     context = "hold too late";
     Place place;
@@ -296,6 +322,7 @@ int main() {
     for (int time = 0; time < 2; time++) what_stays_is_always_found();
     damaged_hints_do_no_harm();
     what_comes_back_is_kept();
+    a_long_prompt_leaves_what_is_worth_more();
     for (unsigned seed = 1; seed <= 3; seed++) what_is_there_equals_a_tree(seed);
     threads_put_match_and_evict(12, UNDER_TSAN ? 1500 : 10'000);
     threads_put_match_and_evict(300, UNDER_TSAN ? 1500 : 10'000);
