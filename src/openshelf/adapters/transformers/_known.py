@@ -58,7 +58,7 @@ class Known:
                 return f"the weight {name!r} was changed"
         for (path, module), shape in zip(self._modules, self._shapes, strict=True):
             if module.training:
-                return f"{path or 'it'} is in training mode, call model.eval()"
+                return f"{path or 'it'} is in training mode, expected evaluation mode (model.eval)"
             if self._shape(module) != shape:
                 return f"{path or 'it'} was given another module, hook or forward"
         if thoroughly:
@@ -84,7 +84,9 @@ def _rotates(module: Any) -> bool:
 def check_mode(model: Any) -> None:
     """BadInput unless the model computes the same of the same tokens each time."""
     if any(module.training for module in model.modules()):
-        raise BadInput("the model is in training mode, in which it may drop or add at random: call model.eval() first")
+        raise BadInput(
+            "the model is in training mode, in which it may drop or add at random: put it into evaluation mode first"
+        )
 
 
 def learn(model: Any, layout: Layout) -> None:
