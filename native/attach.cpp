@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "trusted.hpp"
+
 namespace osf {
 
 void close_space(const std::string& path, const std::string& directory, u64 id) {
@@ -47,16 +49,11 @@ Attachment::Attachment(Space& space, Options options)
         send_note(socket, note, directory_);
         if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
         if (!note.flags) throw Error(Code::bad_input, text);
-        auto open_file = [&](const std::string& path) {
-            int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // also to read only: the kernel wants it so for faults
-            if (fd < 0) fail_os("opening " + path, errno);
-            return fd;
-        };
-        std::string backing = space.header().backing;
-        own_fd_ = open_file(backing[0] == '/' ? backing : directory_ + "/" + backing);
+        const Folder folder(directory_);
+        own_fd_ = folder.open_data(O_RDWR);  // also to read only: the kernel wants it so for faults
         for (u32 host = 0; host < options_.hosts.size(); host++)
-            if (host != options_.self) caches_[host] = open_file(Segments::cache_path(directory_, host));
-        int units = open_file(directory_ + "/units");
+            if (host != options_.self) caches_[host] = folder.open(Segments::cache_name(host), O_RDWR);
+        int units = folder.open("units", O_RDWR);
         void* words = mmap(nullptr, Segments::units_bytes(u32(options_.hosts.size())), PROT_READ, MAP_SHARED | MAP_NORESERVE, units, 0);
         close(units);
         if (words == MAP_FAILED) fail_os("mapping the state of units", errno);

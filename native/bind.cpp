@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base.hpp"
+#include "log.hpp"
 #include "bind_space.hpp"
 
 namespace nb = nanobind;
@@ -47,7 +48,7 @@ static const char* error_name(osf::Code code) {
 namespace osf {
 void set_error(const Error& error) {
     nb::object type = nb::module_::import_("openshelf.errors").attr(error_name(error.code));
-    PyErr_SetString(type.ptr(), error.what());
+    PyErr_SetString(type.ptr(), printable(error.what()).c_str());
 }
 }  // namespace osf
 
@@ -59,7 +60,7 @@ NB_MODULE(_core, m) {
             std::rethrow_exception(thrown);
         } catch (const osf::HostLost& error) {
             nb::object type = nb::module_::import_("openshelf.errors").attr("HostLost");
-            nb::object value = type(error.what(), error.host, nb::make_tuple(error.address, error.bytes));
+            nb::object value = type(osf::printable(error.what()), error.host, nb::make_tuple(error.address, error.bytes));
             PyErr_SetObject(type.ptr(), value.ptr());
         } catch (const osf::Error& error) {
             osf::set_error(error);

@@ -8,6 +8,7 @@
 
 #include "attach.hpp"
 #include "keeper.hpp"
+#include "log.hpp"
 
 namespace nb = nanobind;
 using namespace osf;
@@ -88,6 +89,7 @@ void bind_hosts(nb::module_& m) {
               nb::gil_scoped_release release;
               close_space(socket, directory, id);
           });
+    m.def("bound_log", bound_log);
     m.def("keeper_run", [](std::string root, std::vector<std::string> hosts, u32 own, nb::bytes key, double linger, std::string boot_id) {
               KeeperOptions options{root, hosts, own, {}, linger, boot_id};
               if (key.size() != sizeof options.key.bytes) throw Error(Code::bad_input, "a key has 32 bytes");

@@ -1,5 +1,6 @@
 // Spaces on other hosts for Python: calls, pins, transfers; and a server of one space for tests. Conversions only.
 #include "bind_remote.hpp"
+#include "log.hpp"
 
 #include "attach.hpp"
 
@@ -125,7 +126,7 @@ static nb::list find_all(const std::vector<std::shared_ptr<Remote>>& remotes, st
             if (errors[which]) std::rethrow_exception(errors[which]);
             result.append(nb::none());
         } catch (const HostLost& error) {
-            result.append(nb::module_::import_("openshelf.errors").attr("HostLost")(error.what(), error.host, nb::make_tuple(error.address, error.bytes)));
+            result.append(nb::module_::import_("openshelf.errors").attr("HostLost")(printable(error.what()), error.host, nb::make_tuple(error.address, error.bytes)));
         }
     }
     return result;
@@ -217,7 +218,7 @@ static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
         need_mapping(pin);
     } catch (const Error& error) {
         try {
-            PyErr_SetString(nb::module_::import_("openshelf.errors").attr("NotPermitted").ptr(), error.what());
+            PyErr_SetString(nb::module_::import_("openshelf.errors").attr("NotPermitted").ptr(), printable(error.what()).c_str());
         } catch (nb::python_error& failed) {
             failed.restore();
         }

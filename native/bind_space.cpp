@@ -293,7 +293,7 @@ void bind_space(nb::module_& m) {
     m.def("space_id", space_id);
     m.def("read_header", [](const std::string& directory) {
         Header header = read_header(directory);
-        return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, std::string(header.boot_id), std::string(header.backing));
+        return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, header.page_size, std::string(header.boot_id), std::string(header.backing), header.made);
     });
     m.def("mark_removed", mark_removed);
     m.def("live_members", live_members, "directory"_a, "remote"_a = true);

@@ -9,7 +9,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 
 #include "door.hpp"
 #include "lock.hpp"
@@ -165,6 +167,21 @@ void bind_wire(nb::module_& m) {
         .def("receive", receive, "timeout"_a = nb::none())
         .def("receive_into", receive_into, "buffer"_a, "timeout"_a = nb::none())
         .def("close", &Connection::close, nb::call_guard<nb::gil_scoped_release>());
+
+    // "proven"; "unanswered": something is there and ends every connection, as one with another key does; "lost": nothing is.
+    m.def("knock", [](const std::string& host, u16 port, const nb::bytes& key, int timeout_ms) {
+        const Key secret = key_of(key);
+        nb::gil_scoped_release release;
+        for (int tries = 0; tries < 4; tries++) {  // one that is full, or is just ending, does so once
+            try {
+                Wire::connect(host, port, secret, timeout_ms);
+                return "proven";
+            } catch (const Unanswered&) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            } catch (const Error& error) { return error.code == Code::refused ? "unanswered" : "lost"; }
+        }
+        return "unanswered";
+    }, "host"_a, "port"_a, "key"_a, "timeout_ms"_a);
 
     nb::class_<Accepting>(m, "WireListener", "A listening socket; strangers get no answer.")
         .def(

@@ -6,6 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "trusted.hpp"
+
 namespace osf {
 
 namespace {
@@ -55,9 +59,9 @@ class RealDisk : public Disk {
 public:
     std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) override {
         const int flags = O_RDWR | O_CLOEXEC | (mode == fresh ? O_CREAT | O_EXCL : 0);
-        int fd = ::open(path.c_str(), flags | (direct ? O_DIRECT : 0), 0600);
-        if (fd < 0 && direct && errno == EINVAL) fd = ::open(path.c_str(), flags & ~O_EXCL, 0600);  // a file system without it
-        error = fd < 0 ? -errno : 0;
+        int fd = open_own(path, flags | (direct ? O_DIRECT : 0));
+        if (fd == -EINVAL && direct) fd = open_own(path, flags & ~O_EXCL);  // a file system without it
+        error = std::min(fd, 0);
         return fd < 0 ? nullptr : std::make_unique<RealFile>(fd);
     }
     int rename(const std::string& from, const std::string& to) override { return ::rename(from.c_str(), to.c_str()) < 0 ? -errno : 0; }
@@ -68,14 +72,7 @@ public:
         return remove(from);
     }
     int remove(const std::string& path) override { return ::unlink(path.c_str()) < 0 ? -errno : 0; }
-    int sync_directory(const std::string& of_path) override {
-        const size_t slash = of_path.rfind('/');
-        int fd = ::open(slash == std::string::npos ? "." : of_path.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0) return -errno;
-        int error = ::fsync(fd) < 0 ? -errno : 0;
-        ::close(fd);
-        return error;
-    }
+    int sync_directory(const std::string& of_path) override { return sync_folder_of(of_path); }
     bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
 };
 

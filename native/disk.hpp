@@ -28,7 +28,8 @@ class Disk {
 public:
     virtual ~Disk() = default;
     enum Mode { existing, fresh };      // fresh: made, empty, must not be there yet
-    virtual std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) = 0;  // none: error is set
+    // None: error is set. Error(not_permitted) if there is something that somebody else may have put there (trusted.hpp).
+    virtual std::unique_ptr<File> open(const std::string& path, Mode mode, bool direct, int& error) = 0;
     virtual int rename(const std::string& from, const std::string& to) = 0;  // replaces; durable after sync_directory
     virtual int rename_new(const std::string& from, const std::string& to) = 0;  // -EEXIST instead of replacing
     virtual int remove(const std::string& path) = 0;

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "trusted.hpp"
+
 extern char** environ;
 
 namespace osf {
@@ -54,6 +56,7 @@ bool receive_note(int socket, Note& note, std::string& text, int* fd) {
     if (got >= 0)
         for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
             if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) std::memcpy(&came, CMSG_DATA(head), sizeof came);
+    if (got >= 0 && came < 0 && message.msg_flags & MSG_CTRUNC) came = NO_FILE_LEFT;
     if (fd) *fd = came;
     else if (came >= 0) close(came);
     if (got < ssize_t(sizeof note)) return false;
@@ -74,6 +77,12 @@ int dial(const std::string& path) {
         close(fd);
         fail_os("no keeper answers at " + path, error);
     }
+    ucred who{};
+    socklen_t size = sizeof who;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
+        close(fd);
+        throw Error(Code::not_permitted, "the socket " + path + " is answered by user " + std::to_string(who.uid) + ", expected " + std::to_string(geteuid()));
+    }
     return fd;
 }
 
@@ -83,6 +92,7 @@ int listen_at(const std::string& path) {
     if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
     std::strcpy(address.sun_path, path.c_str());
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const Folder folder(path.substr(0, path.rfind('/')));  // nobody else can put a name there, or take one away
     unlink(path.c_str());
     mode_t mask = umask(0177);
     int bound = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);

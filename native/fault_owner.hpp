@@ -25,6 +25,7 @@ struct Note {
 };
 constexpr size_t NOTE_MAX = 64 * KIB;
 void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
+constexpr int NO_FILE_LEFT = -2;             // as a descriptor: one came along, and this process may have no more
 bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
 int dial(const std::string& path);           // a keeper's socket
 int listen_at(const std::string& path);      // not listening yet; private

@@ -49,6 +49,7 @@ int open_faults(Faults& how) {
         how = Faults::user;
         fd = int(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
     }
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) fail_os("no descriptor is left for a userfaultfd (ulimit -n)", errno);
     uffdio_api api{};
     api.api = UFFD_API;
     api.features = FEATURES;

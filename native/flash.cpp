@@ -65,10 +65,21 @@ static bool is_ours(File& file, u64 id, u64 number, u64 files) {
     return file.read(sector.bytes, SECTOR, 0) == ssize_t(SECTOR) && !std::memcmp(sector.bytes, &wanted, sizeof wanted);
 }
 
+// What is there and cannot be trusted is no file of the space: `why` says it.
+static std::unique_ptr<File> open_existing(Disk& disk, const std::string& path, int& error, std::string& why) {
+    try {
+        return disk.open(path, Disk::existing, true, error);
+    } catch (const Error& refused) {
+        why = refused.what();
+        return nullptr;
+    }
+}
+
 void Flash::remove(Disk& disk, const std::vector<std::string>& paths, u64 id) {
     for (size_t at = 0; at < paths.size(); at++) {
         int error = 0;
-        auto file = disk.open(paths[at], Disk::existing, true, error);
+        std::string why;
+        auto file = open_existing(disk, paths[at], error, why);
         if (file && is_ours(*file, id, at, paths.size())) disk.remove(paths[at]);
         disk.remove(draft_of(paths[at]));  // of a maker that was killed
     }
@@ -78,8 +89,9 @@ Flash::Flash(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 i
     const u64 expected = bytes_of(slots, paths.size());
     for (size_t at = 0; at < paths.size(); at++) {
         int error = 0;
-        auto file = disk.open(paths[at], Disk::existing, true, error);
-        if (!file) troubles_[at] = "cannot be opened (" + std::string(std::strerror(-error)) + ")";
+        auto file = open_existing(disk, paths[at], error, troubles_[at]);
+        if (!troubles_[at].empty()) troubles_[at] = "cannot be used (" + troubles_[at] + ")";
+        else if (!file) troubles_[at] = "cannot be opened (" + std::string(std::strerror(-error)) + ")";
         else if (!is_ours(*file, id, at, paths.size())) troubles_[at] = "is not the one that this space made";
         else if (u64(std::max<ssize_t>(0, file->size())) < expected)
             troubles_[at] = "has " + std::to_string(file->size()) + " bytes, expected " + std::to_string(expected) + ": it was truncated";

@@ -170,6 +170,31 @@ bool HelloMemory::first_time(const Digest& random) {
     return true;
 }
 
+static std::string address_of(int fd) {
+    const std::string name = name_of_peer(fd);
+    return name.substr(0, name.rfind(':'));
+}
+
+void HelloMemory::enter(int fd) {
+    std::string from = address_of(fd);
+    std::lock_guard guard(mutex_);
+    if (door_.size() >= places_) {
+        std::unordered_map<std::string_view, size_t> count;
+        for (const Waiting& one : door_) count[one.from]++;
+        auto out = door_.begin();  // of equals, the oldest
+        for (auto at = door_.begin(); at != door_.end(); ++at)
+            if (count[at->from] > count[out->from]) out = at;
+        ::shutdown(out->fd, SHUT_RDWR);
+        door_.erase(out);
+    }
+    door_.push_back({fd, std::move(from)});
+}
+
+void HelloMemory::leave(int fd) {
+    std::lock_guard guard(mutex_);
+    std::erase_if(door_, [&](const Waiting& one) { return one.fd == fd; });
+}
+
 std::unique_ptr<Wire> Wire::connect(const std::string& host, u16 port, const Key& key, int timeout_ms) {
     const std::string peer = host + ":" + std::to_string(port);
     const Deadline deadline(timeout_ms);
@@ -189,7 +214,7 @@ std::unique_ptr<Wire> Wire::connect(const std::string& host, u16 port, const Key
     error = send_hello(fd, hello, deadline);
     if (!error) error = receive_hello(fd, answer, deadline);
     if (error == ECONNRESET || error == EPIPE)
-        wire->lost("it was closed without an answer: the hosts files have different keys, or the keeper there has just ended");
+        throw Unanswered(peer, "the connection to " + peer + " is lost: it was closed without an answer: the hosts files have different keys, or the keeper there has just ended");
     if (error == EBADMSG) wire->refuse("what listens there is not an Openshelf keeper");
     if (error) wire->lost(error == ETIMEDOUT ? "no answer in " + std::to_string(timeout_ms) + " ms" : std::strerror(error));
     if (!same_bytes(answer.proof, prove(key, "answer", answer, bytes_of(hello)))) wire->refuse("the answer is not by a holder of our key");
@@ -204,14 +229,13 @@ std::unique_ptr<Wire> Wire::accept(int fd, const Key& key, HelloMemory& memory, 
     struct Door {
         int fd;
         HelloMemory& memory;
-        bool inside;
-        Door(int socket, HelloMemory& of) : fd(socket), memory(of), inside(of.enter()) {}
+        bool inside = true;
+        Door(int socket, HelloMemory& of) : fd(socket), memory(of) { of.enter(socket); }
         ~Door() {
-            if (inside) memory.leave();
+            if (inside) memory.leave(fd);
             if (fd >= 0) ::close(fd);
         }
     } door(fd, memory);
-    if (!door.inside) return nullptr;
     const Deadline deadline(timeout_ms);
     prepare(fd);
     HelloBytes hello, answer;
@@ -221,6 +245,8 @@ std::unique_ptr<Wire> Wire::accept(int fd, const Key& key, HelloMemory& memory, 
     random_bytes(answer.random);
     answer.proof = prove(key, "answer", answer, bytes_of(hello));
     if (send_hello(fd, answer, deadline) != 0 || hello.version != WIRE_VERSION) return nullptr;
+    memory.leave(fd);
+    door.inside = false;
     std::unique_ptr<Wire> wire(new Wire(fd, name_of_peer(fd)));
     door.fd = -1;
     const Secrets secrets = derive(key, hello.random, answer.random);

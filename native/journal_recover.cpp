@@ -174,7 +174,7 @@ void Journal::recover() {
     // A process may have been killed between a write or a rename and its sync: what is read must not vanish later.
     if (int error = disk_.sync_directory(path_)) fail_os("syncing the directory of " + path_, -error);
     Reading newest;
-    for (u64 which : {0, 1}) {
+    for (u64 which : {u64(0), u64(1)}) {
         int error = 0;
         Reading reading = open_named(which, error);
         if (!reading.file && error != -ENOENT) fail_os("opening " + reading.name, -error);
@@ -214,7 +214,7 @@ void Journal::recover() {
 void Journal::remove() {
     file_.reset();
     u64 newest = 0;
-    for (u64 which : {0, 1}) {
+    for (u64 which : {u64(0), u64(1)}) {
         int error = 0;
         try {
             newest = std::max(newest, open_named(which, error).head.number);

@@ -18,8 +18,11 @@
 #include "death.hpp"
 #include "keeper_place.hpp"
 #include "listener.hpp"
+#include "local_door.hpp"
+#include "log.hpp"
 #include "node.hpp"
 #include "serve.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -42,7 +45,7 @@ constexpr u64 LEAVE_NS = 1'000 * MILLI;  // that is waited for what was borrowed
 
 class Keeper {
 public:
-    explicit Keeper(const KeeperOptions& options) : options_(options) {}
+    explicit Keeper(const KeeperOptions& options) : options_(options), log_(options.hosts[options.self]) {}
     ~Keeper();
     void run();
 
@@ -100,6 +103,8 @@ private:
     Loop loop_;
     int local_ = -1, event_ = -1, signals_ = -1;
     Loop::Watch watches_[3];                 // of the first three
+    mutable Log log_;
+    LocalDoor door_{"", [this](const std::string& text) { say(text); }};
     std::map<int, Guest> sockets_;
     std::mutex mutex_;                       // of spaces_' structure and handed_
     std::map<std::string, std::shared_ptr<Opened>> spaces_;   // by directory
@@ -125,14 +130,7 @@ Keeper::~Keeper() {
     place_.reset();                          // the next one may come
 }
 
-void Keeper::say(const std::string& text) const {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    tm day{};
-    gmtime_r(&now.tv_sec, &day);
-    std::fprintf(stderr, "%02d:%02d:%02d.%03ld keeper %s: %s\n", day.tm_hour, day.tm_min, day.tm_sec, now.tv_nsec / 1'000'000,
-                 options_.hosts[options_.self].c_str(), text.c_str());
-}
+void Keeper::say(const std::string& text) const { log_.say(text); }
 
 void Keeper::take_place() {
     stem_ = "keeper@" + options_.hosts[options_.self];
@@ -310,16 +308,8 @@ void Keeper::end_closes(u64 now) {
 
 void Keeper::accept_process() {
     for (;;) {
-        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const int fd = door_.next(local_);
         if (fd < 0) return;
-        ucred who{};
-        socklen_t size = sizeof who;
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
-            close(fd);
-            continue;
-        }
-        int big = 1 << 20;
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
         sockets_[fd].watch = loop_.watch(fd, [this, fd] { hear(fd); });
     }
 }
@@ -359,6 +349,7 @@ void Keeper::hear(int socket) {
                 Node* node = node_of(wanted);
                 if (!directory.empty() || !node || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
                 if (node->space()->id() != note.id) throw Error(Code::closed, "the space at " + wanted + " was removed, and another one made");
+                if (fd == NO_FILE_LEFT) throw Error(Code::os, "the keeper could not take the process's userfaultfd: " + limit_of_files());
                 if (fd < 0 && node->lends())
                     throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
                 auto process = std::make_unique<Process>();
@@ -510,7 +501,7 @@ void Keeper::run() {
     take_place();
     open_all();
     auto [host, port] = split_host(options_.hosts[options_.self]);
-    listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); });
+    listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); }, [this](const std::string& text) { say(text); });
     if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
     watches_[2] = loop_.watch(local_, [this] { accept_process(); });
     u64 needed_ns = now_ns(), asked_ns = 0, leaving_ns = 0;

@@ -5,7 +5,7 @@
 #include <string>
 #include <sys/stat.h>
 
-#include "base.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -23,8 +23,10 @@ public:
 private:
     std::string path(const char* ending) const { return inside_ + "/" + stem_ + ending; }
 
-    std::string stem_, inside_;
-    int directory_ = -1, lock_ = -1;
+    std::string stem_;
+    Folder folder_;
+    std::string inside_;
+    int lock_;
     struct stat socket_ {};                    // what was bound; st_ino 0: nothing
 };
 

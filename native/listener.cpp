@@ -8,6 +8,8 @@
 
 #include <cerrno>
 
+#include "local_door.hpp"
+
 namespace osf {
 
 constexpr int HELLO_MS = 2000;
@@ -27,7 +29,7 @@ void Cluster::check(const Hello& hello) const {
     if (hello.head.host >= hosts) throw Error(Code::refused, "the caller says that it is host " + std::to_string(hello.head.host) + " of " + std::to_string(hosts));
 }
 
-Listener::Listener(const std::string& host, u16 port, const Key& key, Serve serve) : key_(key), serve_(std::move(serve)) {
+Listener::Listener(const std::string& host, u16 port, const Key& key, Serve serve, Say say) : key_(key), serve_(std::move(serve)), say_(std::move(say)) {
     stop_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (stop_fd_ < 0) fail_os("eventfd", errno);
     Listening listening = listen_on(host, port);
@@ -55,12 +57,20 @@ void Listener::run() {
         reap(false);
         int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) ::usleep(10'000);  // until somebody leaves
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+                if (say_) say_("the keeper cannot take in a connection of another host: " + limit_of_files());
+                ::poll(ready + 1, 1, 50);  // until somebody leaves; the dialer waits in the queue
+            }
             continue;
         }
         std::lock_guard guard(mutex_);
         Guest& guest = guests_.emplace_back();
         guest.fd = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (guest.fd < 0) {  // no descriptor is left to cut it by: it would hold up our end
+            ::close(fd);
+            guests_.pop_back();
+            continue;
+        }
         try {
             guest.thread = std::thread([this, fd, &guest] { welcome(fd, guest); });
         } catch (const std::system_error&) {

@@ -23,7 +23,9 @@ public:
     // throws before it has taken the connection is told to the caller (frame_refused: u32 code, text).
     using Serve = std::function<void(std::unique_ptr<Wire>&, const Hello&)>;
 
-    Listener(const std::string& host, u16 port, const Key& key, Serve serve);
+    using Say = std::function<void(const std::string&)>;  // what people should know
+
+    Listener(const std::string& host, u16 port, const Key& key, Serve serve, Say say = {});
     ~Listener();
     Listener(const Listener&) = delete;
     Listener& operator=(const Listener&) = delete;
@@ -42,6 +44,7 @@ private:
 
     const Key key_;
     const Serve serve_;
+    const Say say_;
     HelloMemory memory_;
     int fd_ = -1, stop_fd_ = -1;
     u16 port_ = 0;

@@ -10,6 +10,7 @@
 
 #include "space.hpp"
 #include "tier_client.hpp"
+#include "trusted.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -50,17 +51,13 @@ static struct ForkTimes {
 
 static Identity identity_of(const std::string& directory) {
     struct stat status {};
-    std::string path = directory + "/control";
-    if (stat(path.c_str(), &status) < 0) fail_os("opening the space at " + directory, errno);
+    if (fstatat(Folder(directory).fd(), "control", &status, AT_SYMLINK_NOFOLLOW) < 0) fail_os("opening the space at " + directory, errno);
     return {status.st_dev, status.st_ino};
 }
 
 struct File {
     int fd = -1;
     explicit File(int opened) : fd(opened) {}
-    File(const std::string& path, int flags, u32 mode = 0600) : fd(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
-        if (fd < 0) fail_os("opening " + path, errno);
-    }
     ~File() { if (fd >= 0) ::close(fd); }
     File(const File&) = delete;
     File& operator=(const File&) = delete;
@@ -83,8 +80,7 @@ u64 header_check(const Header& header) { return hash_bytes(&header, offsetof(Hea
 Header read_header(const std::string& directory) {
     Header header{};
     std::string path = directory + "/control";
-    int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) fail_os("opening " + path, errno);
+    int fd = open_in(directory, "control", O_RDONLY);
     ssize_t got = pread(fd, &header, sizeof header, 0);
     u64 size = 0;
     struct stat status {};
@@ -113,12 +109,12 @@ static u64 id_of(int control_fd, const Header& header) {
 u64 Space::id() const { return id_of(control_fd_, header()); }
 
 u64 space_id(const std::string& directory) {
-    File control(directory + "/control", O_RDONLY);
+    File control(open_in(directory, "control", O_RDONLY));
     return id_of(control.fd, read_header(directory));
 }
 
 void mark_removed(const std::string& directory) {
-    File file(directory + "/control", O_RDWR);
+    File file(open_in(directory, "control", O_RDWR));
     u64 yes = 1;
     if (pwrite(file.fd, &yes, sizeof yes, offsetof(Header, removed)) != sizeof yes) fail_os("marking the space as removed", errno);
 }
@@ -128,7 +124,7 @@ u32 live_members(const std::string& directory, bool remote) {
     auto found = open_spaces().find(identity_of(directory));
     if (found != open_spaces().end())
         if (auto space = found->second.space.lock()) return space->members.live_others(remote) + 1;
-    File file(directory + "/members", O_RDWR);
+    File file(open_in(directory, "members", O_RDWR));
     if (size_of(file.fd) < PINS_AT) throw Error(Code::corrupt, directory + "/members was truncated");
     void* map = mmap(nullptr, PINS_AT, PROT_READ, MAP_SHARED, file.fd, 0);
     if (map == MAP_FAILED) fail_os("mapping " + directory + "/members", errno);
@@ -162,6 +158,7 @@ void Space::create(const CreateOptions& options) {
     header.mode = options.mode;
     header.page_size = options.page_size;
     header.tiers = options.tiers;
+    header.made = limit * PAGE;
     std::string backing = options.backing.empty() ? "data" : options.backing;
     if (options.boot_id.size() >= sizeof header.boot_id || options.name.size() >= sizeof header.name || backing.size() >= sizeof header.backing)
         throw Error(Code::bad_input, "the name or the path of the backing is too long");
@@ -171,17 +168,22 @@ void Space::create(const CreateOptions& options) {
     header.check = header_check(header);
 
     const std::string& dir = options.directory;
-    // Only files that are made here are ever sized, changed in mode or, later, removed.
-    auto make = [&](const std::string& path, u64 size) {
-        File file(path, O_RDWR | O_CREAT | O_EXCL, options.mode);
-        if (fchmod(file.fd, options.mode) < 0) fail_os("chmod of " + path, errno);
+    // Only files that are made here are ever sized or, later, removed. They are private until they are shared, all at once.
+    constexpr int fresh = O_RDWR | O_CREAT | O_EXCL;
+    auto make = [&](const std::string& path, int fd, u64 size) {
+        if (fd < 0) fail_os("making " + path, -fd);
+        File file(fd);
         if (ftruncate(file.fd, off_t(size)) < 0) fail_os("making " + path, errno);
         return file.keep();
     };
     {
-        File control(make(dir + "/control", layout.control_bytes));
-        File members(make(dir + "/members", layout.members_bytes));
-        if (!options.device) File(make(options.backing.empty() ? dir + "/data" : options.backing, limit * PAGE));
+        const Folder folder(dir);
+        auto make_in = [&](const std::string& name, u64 size) { return make(dir + "/" + name, folder.open(name, fresh), size); };
+        File control(make_in("control", layout.control_bytes));
+        File members(make_in("members", layout.members_bytes));
+        if (!options.backing.empty()) write_backing(dir, options.backing);
+        if (!options.device)
+            File(options.backing.empty() ? make_in("data", limit * PAGE) : make(options.backing, open_own(options.backing, fresh), limit * PAGE));
         if (int error = allocate_file(control.fd, 0, layout.heap[0].bits)) fail_os("no memory for the metadata of the space", error);
         if (int error = allocate_file(members.fd, 0, PINS_AT)) fail_os("no memory for the members of the space", error);
         if (pwrite(control.fd, &header, sizeof header, 0) != ssize_t(sizeof header)) fail_os("writing the header", errno);
@@ -242,19 +244,14 @@ void Space::map_files() {
         if (mmap(base_ + at, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
             fail_os(std::string("mapping the ") + what + " of the space at " + directory_, errno);
     };
-    int flags = (read_only_ ? O_RDONLY : O_RDWR) | O_CLOEXEC;
-    auto open_file = [&](const std::string& path, int how) {
-        int fd = ::open(path.c_str(), how | O_CLOEXEC);
-        if (fd < 0) fail_os("opening " + path, errno);
-        return fd;
-    };
-    control_fd_ = open_file(directory_ + "/control", flags);
+    const int flags = read_only_ ? O_RDONLY : O_RDWR;
+    const Folder folder(directory_);
+    control_fd_ = folder.open("control", flags);
     map(control_fd_, 0, layout.control_bytes, !read_only_, "metadata");
-    members_fd_ = open_file(directory_ + "/members", O_RDWR);
+    members_fd_ = folder.open("members", O_RDWR);
     if (size_of(members_fd_) != layout.members_bytes) throw Error(Code::corrupt, directory_ + "/members was truncated or extended");
     map(members_fd_, layout.members_at, layout.members_bytes, true, "members");
-    std::string backing = header().backing;
-    data_fd_ = open_file(backing[0] == '/' ? backing : directory_ + "/" + backing, flags);
+    data_fd_ = folder.open_data(flags);
     const bool fixed = is_device(data_fd_);
     if (!header().tiers) map_data();
     members.attach(members_fd_, base_ + layout.members_at);

@@ -8,15 +8,10 @@
 
 namespace osf {
 
-static std::string data_path(const Space& space) {
-    std::string backing = space.header().backing;
-    return backing[0] == '/' ? backing : space.directory() + "/" + backing;
-}
-
 Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit)
     : loop_(loop), name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
       base_(space_->header().base - self * space_->layout.reserve),
-      segments_(space_->directory(), data_path(*space_), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
+      segments_(space_->directory(), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
       coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), started_ns_(now_ns()) {
     for (u32 host = 0; host < hosts_.size(); host++) links_[host].name = hosts_[host];
     struct statvfs room {};

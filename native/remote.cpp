@@ -306,7 +306,7 @@ Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
             if (!(ask.again || ask.id) || ask.cancelled || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
             if (ask.anew) ask.anew();
             if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());
-            if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, std::max(0l, ask.timeout_ns - long(now - start)));
+            if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, u64(std::max(0l, ask.timeout_ns - long(now - start))));
             continue;
         }
         give_back(own, std::move(connection));

@@ -9,17 +9,17 @@
 #include <unistd.h>
 
 #include "faults.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
-static int open_sized(const std::string& path, u64 bytes) {
-    int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) fail_os("opening " + path, errno);
+static int open_sized(const Folder& folder, const std::string& name, u64 bytes) {
+    int fd = folder.open(name, O_RDWR | O_CREAT);
     struct stat status {};
     if (fstat(fd, &status) == 0 && u64(status.st_size) < bytes && ftruncate(fd, off_t(bytes)) < 0) {
         int error = errno;
         close(fd);
-        fail_os("making " + path, error);
+        fail_os("making " + name, error);
     }
     return fd;
 }
@@ -38,16 +38,16 @@ static void punch_file(int fd, u64 at, u64 bytes) {
     if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(at), off_t(bytes)) < 0) fail_os("invalidating a unit", errno);
 }
 
-Segments::Segments(const std::string& directory, const std::string& data_path, u32 self, u32 hosts, u64 segment_bytes, u32 unit)
+Segments::Segments(const std::string& directory, u32 self, u32 hosts, u64 segment_bytes, u32 unit)
     : self_(self), hosts_(hosts), segment_bytes_(segment_bytes), caches_(hosts, -1), copies_(hosts, nullptr),
       committed_(units_bytes(hosts) / PAGE) {
-    units_ = open_sized(directory + "/units", units_bytes(hosts));
-    data_ = ::open(data_path.c_str(), O_RDWR | O_CLOEXEC);
-    if (data_ < 0) fail_os("opening " + data_path, errno);
-    shadow_ = open_sized(directory + "/shadow", segment_bytes);
-    escrow_ = open_sized(directory + "/escrow", SLOTS * UNIT_MAX);
+    const Folder folder(directory);
+    units_ = open_sized(folder, "units", units_bytes(hosts));
+    data_ = folder.open_data(O_RDWR);
+    shadow_ = open_sized(folder, "shadow", segment_bytes);
+    escrow_ = open_sized(folder, "escrow", SLOTS * UNIT_MAX);
     for (u32 host = 0; host < hosts; host++)
-        if (host != self) caches_[host] = open_sized(cache_path(directory, host), segment_bytes);
+        if (host != self) caches_[host] = open_sized(folder, cache_name(host), segment_bytes);
     for (u32 host = 0; host < hosts; host++) copies_[host] = map(file(host), segment_bytes);
     shadow_bytes_ = map(shadow_, segment_bytes);
     escrow_bytes_ = map(escrow_, SLOTS * UNIT_MAX);
@@ -196,8 +196,7 @@ static struct flock range(short type, u64 at, u64 bytes) {
 }
 
 int Segments::take_place(const std::string& directory, u32& place) {
-    int fd = ::open((directory + "/units").c_str(), O_RDWR | O_CLOEXEC);
-    if (fd < 0) fail_os("opening " + directory + "/units", errno);
+    int fd = open_in(directory, "units", O_RDWR);
     for (place = 0; place < PLACES; place++) {
         struct flock lock = range(F_WRLCK, place, 1);
         if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return fd;

@@ -47,7 +47,7 @@ inline u64 life_of(u64 incarnation, u64 session) { return incarnation + 0x9e37'7
 class Segments {
 public:
     // Makes what is missing. `unit`: of the own segment, if it is new.
-    Segments(const std::string& directory, const std::string& data_path, u32 self, u32 hosts, u64 segment_bytes, u32 unit);
+    Segments(const std::string& directory, u32 self, u32 hosts, u64 segment_bytes, u32 unit);
     ~Segments();
     Segments(const Segments&) = delete;
     Segments& operator=(const Segments&) = delete;
@@ -76,7 +76,7 @@ public:
     std::vector<u32> places() const;          // of the processes that live
 
     static int take_place(const std::string& directory, u32& place);       // a file to keep open as long
-    static std::string cache_path(const std::string& directory, u32 host) { return directory + "/cache-" + std::to_string(host); }
+    static std::string cache_name(u32 host) { return "cache-" + std::to_string(host); }
     static constexpr u64 units_bytes(u32 hosts) { return PAGE + hosts * WORDS * 8; }
 
 private:

@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "trusted.hpp"
+
 namespace osf {
 
 constexpr u64 PART = 16 * MIB;                // of a copy that is made in parts
@@ -38,10 +40,7 @@ std::shared_ptr<TierClient> attach_tiers(const std::shared_ptr<Space>& space, co
 TierClient::TierClient(Space& space, Options options)
     : space_(space), options_(std::move(options)), words_(space.directory(), false), directory_(space.directory()), name_(space.header().name), id_(space.id()),
       data_at_(u64(space.base()) + space.layout.data_at), bytes_(words_.head().units * UNIT), read_only_(space.read_only()) {
-    std::string backing = space.header().backing;
-    std::string path = backing[0] == '/' ? backing : directory_ + "/" + backing;
-    data_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // also to read only: the kernel wants it so for faults
-    if (data_ < 0) fail_os("opening " + path, errno);
+    data_ = open_data(directory_, O_RDWR);  // also to read only: the kernel wants it so for faults
     try {
         socket_ = dial(options_.socket);
         map_data();

@@ -15,6 +15,7 @@
 #include "journal.hpp"
 #include "tier_durable.hpp"
 #include "tier_engine.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -230,15 +231,17 @@ void restore_space(Disk& disk, const std::string& directory, const std::string& 
     put(header.backing, sizeof header.backing, backing.empty() ? "data" : backing);
     header.seal = header.removed = 0;
     header.check = header_check(header);
-    const u32 mode = u32(durable.mode);
-    auto make = [&](const std::string& path, u64 size) {
-        int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (fd < 0) fail_os("making " + path, errno);
+    constexpr u32 mode = 0600;  // a space with a flash tier is one user's
+    auto make = [&](const std::string& path, int fd, u64 size) {
+        if (fd < 0) fail_os("making " + path, -fd);
         if (ftruncate(fd, off_t(size)) < 0) fail_os("making " + path, errno);
         return fd;
     };
-    int control = make(directory + "/control", layout.control_bytes), members = make(directory + "/members", layout.members_bytes);
-    close(make(backing.empty() ? directory + "/data" : backing, durable.units * UNIT));
+    const int flags = O_RDWR | O_CREAT | O_EXCL;
+    auto make_in = [&](const std::string& file, u64 size) { return make(directory + "/" + file, open_in(directory, file, flags, mode), size); };
+    int control = make_in("control", layout.control_bytes), members = make_in("members", layout.members_bytes);
+    if (!backing.empty()) write_backing(directory, backing);
+    close(backing.empty() ? make_in("data", durable.units * UNIT) : make(backing, open_own(backing, flags, mode), durable.units * UNIT));
     auto need = [&](int error) { if (error) fail_os("no memory for the metadata of the space", error); };
     need(allocate_file(control, 0, layout.heap[0].bits));
     need(allocate_file(members, 0, PINS_AT));

@@ -9,6 +9,7 @@
 
 #include "faults.hpp"
 #include "journal.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -21,10 +22,7 @@ TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
       flash_(disk, words_.files(), words_.head().slots, words_.head().id), disk_(disk),
       data_at_(u64(space_->base()) + space_->layout.data_at), units_(words_.head().units), capacity_(words_.head().capacity),
       durable_(words_.head().durable), watches_(!watch || std::string_view(watch) != "off"), local_(units_), policy_(units_, capacity_), slots_(div_up(words_.head().slots, 64)) {
-    std::string backing = space_->header().backing;
-    std::string path = backing[0] == '/' ? backing : space_->directory() + "/" + backing;
-    data_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (data_ < 0) fail_os("opening " + path, errno);
+    data_ = open_data(space_->directory(), O_RDWR);
     store(words_.head().keeper, u64(getpid()));
     load_image();
     recover();

@@ -12,7 +12,10 @@
 #include "fault_owner.hpp"
 #include "keeper_loop.hpp"
 #include "keeper_place.hpp"
+#include "local_door.hpp"
+#include "log.hpp"
 #include "tier_engine.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -44,10 +47,12 @@ private:
     std::shared_ptr<Space> space_;
     Loop loop_;
     Loop::Watch watches_[2];                 // of local_ and signals_
+    Log log_;
+    LocalDoor door_{"not_permitted:", [this](const std::string& text) { log_.say(text); }};
     std::map<int, Process> sockets_;
 };
 
-TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : linger_s_(linger_s), place_(directory, "keeper") {
+TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : linger_s_(linger_s), place_(directory, "keeper"), log_("of " + directory) {
     if (!place_.take()) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
     sigset_t set;
     sigemptyset(&set);
@@ -76,14 +81,8 @@ TierKeeper::~TierKeeper() {
 
 void TierKeeper::accept_process() {
     for (;;) {
-        int fd = accept4(local_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const int fd = door_.next(local_);
         if (fd < 0) return;
-        ucred who{};
-        socklen_t size = sizeof who;
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
-            close(fd);
-            continue;
-        }
         greet(fd);
     }
 }
@@ -122,12 +121,13 @@ void TierKeeper::hear(int socket) {
     int fd = -1;
     Process& process = sockets_.at(socket);
     if (!receive_note(socket, note, text, &fd)) return part(socket);
-    auto refuse = [&](const char* why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
+    auto refuse = [&](const std::string& why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
     if (note.kind == note_attach && note.id != space_->id()) {
         if (fd >= 0) close(fd);
         return refuse("closed:the space was removed, and another one made under its name; open it again");
     }
     if (note.kind == note_attach && process.client == NO_SLOT) {
+        if (fd == NO_FILE_LEFT) return refuse("not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files());
         TierProcess is;
         if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
         is.member = u32(note.address);

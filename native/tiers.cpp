@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "checksum.hpp"
+#include "trusted.hpp"
 
 namespace osf {
 
@@ -37,9 +38,7 @@ void TierWords::create(const std::string& directory, const Options& options, u32
         std::strcpy(head.paths[at], options.files[at].c_str());
     }
     head.check = head_check(head);
-    std::string path = directory + "/tiers";
-    int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    if (fd < 0) fail_os("making " + path, errno);
+    int fd = open_in(directory, "tiers", O_RDWR | O_CREAT | O_EXCL, mode);
     int error = allocate_file(fd, 0, TIERS_HEAD + options.units * sizeof(TierWord));
     if (!error && pwrite(fd, &head, sizeof head, 0) != ssize_t(sizeof head)) error = errno;
     close(fd);
@@ -48,8 +47,7 @@ void TierWords::create(const std::string& directory, const Options& options, u32
 
 TierWords::TierWords(const std::string& directory, bool writable) {
     std::string path = directory + "/tiers";
-    int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    if (fd < 0) fail_os("opening " + path, errno);
+    int fd = open_in(directory, "tiers", writable ? O_RDWR : O_RDONLY);
     struct stat status {};
     fstat(fd, &status);
     bytes_ = u64(status.st_size);

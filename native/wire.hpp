@@ -41,14 +41,15 @@ constexpr u32 BULK = u32(256 * KIB);           // payload of one frame of many: 
 constexpr u8 FRAME_VERSION = 1;
 constexpr u32 WIRE_VERSION = 3;  // 1 sealed with AES-128-GCM; 2 sent the bytes of a unit in one frame
 
-// What a listener remembers of dialers: the randoms of hellos it answered, so that a repeated hello gets no answer, and how many
-// are at the door now. Safe for many threads. Only hellos of key holders are remembered, so nobody else can push them out.
+// What a listener remembers of dialers: the randoms of hellos it answered, so that a repeated hello gets no answer, and who is at
+// the door now, unproven. Safe for many threads. Only hellos of key holders are remembered, so nobody else can push them out. The
+// door has few places, and a newcomer always gets one: of those who came from where most come from, the oldest goes.
 class HelloMemory {
 public:
-    explicit HelloMemory(size_t most = 65536, int at_the_door = 64) : most_(most), places_(at_the_door) {}
+    explicit HelloMemory(size_t most = 65536, size_t at_the_door = 64) : most_(most), places_(at_the_door) {}
     bool first_time(const Digest& random);
-    bool enter() { return places_.fetch_sub(1) > 0 || (places_.fetch_add(1), false); }
-    void leave() { places_.fetch_add(1); }
+    void enter(int fd);  // who is sent away for it finds its connection ended
+    void leave(int fd);  // before it is closed
 
 private:
     struct Hash { size_t operator()(const Digest& random) const { return hash_bytes(random.data(), random.size(), 0); } };
@@ -56,7 +57,17 @@ private:
     size_t most_;
     std::list<Digest> order_;  // last used first
     std::unordered_map<Digest, std::list<Digest>::iterator, Hash> seen_;
-    std::atomic<int> places_;
+    struct Waiting {
+        int fd;
+        std::string from;      // address without port
+    };
+    const size_t places_;
+    std::list<Waiting> door_;  // oldest first
+};
+
+// The other side closed a connection without a word: it has another key, is full or has just ended.
+struct Unanswered : HostLost {
+    using HostLost::HostLost;
 };
 
 // Bytes on their way: taken at the front, added at the end, moved only when the end has no room.

@@ -46,10 +46,11 @@ def open_own(
         with contextlib.suppress(OSError):
             found = _kind(os.stat(path, dir_fd=folder, follow_symlinks=False))
         if found and not isinstance(error, FileExistsError):
-            raise NotPermitted(f"{os.fspath(path)!r} is {found}, expected a file; {_REMEDY}") from None
+            raise NotPermitted(f"{os.fspath(path)!r} is {found}, expected a regular file; {_REMEDY}") from None
         raise
     try:
         check_own(handle, path, secret=secret)
+        os.set_blocking(handle, True)  # io_uring would not wait for the disk otherwise
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except BaseException:
@@ -62,7 +63,7 @@ def check_own(handle: int, path: str | os.PathLike[str], *, secret: bool = False
     """That an open file is this user's and nobody else's; `path` for the message."""
     status = os.fstat(handle)
     wrong = _kind(status)
-    wrong = f"is {wrong}, expected a file" if wrong else _wrong(status, 0o077 if secret else 0o022)
+    wrong = f"is {wrong}, expected a regular file" if wrong else _wrong(status, 0o077 if secret else 0o022)
     if not wrong and status.st_nlink > 1:
         wrong = f"has {status.st_nlink} names, expected one"
     if wrong:
@@ -76,6 +77,8 @@ def open_folder(path: str | os.PathLike[str]) -> int:
     except NotADirectoryError:
         found = "is a symbolic link" if os.path.islink(path) else "is not a directory"
         raise NotPermitted(f"{os.fspath(path)!r} {found}, expected a directory of this user; {_REMEDY}") from None
+    except PermissionError:
+        raise NotPermitted(f"{os.fspath(path)!r} cannot be read by user {os.geteuid()}; {_REMEDY}") from None
     if wrong := _wrong(os.fstat(handle), 0o022):
         os.close(handle)
         raise NotPermitted(f"{os.fspath(path)!r} {wrong}; {_REMEDY}")
@@ -113,5 +116,5 @@ def _wrong(status: os.stat_result, forbidden: int) -> str:
         return f"belongs to user {status.st_uid}, expected {os.geteuid()}"
     if status.st_mode & forbidden:
         verb = "written" if status.st_mode & forbidden & 0o022 else "read"
-        return f"can be {verb} by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        return f"can be {verb} by others (mode {stat.S_IMODE(status.st_mode):o})"
     return ""

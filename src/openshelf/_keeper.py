@@ -2,34 +2,39 @@
 a few hundredths of a second. The key is read from the hosts file, never from the command line, which everybody sees."""
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
 import signal
-import stat
 import sys
 import time
 import types
 
+_LOG_MOST = 4 << 20  # bytes
+
 
 def _read_key(path: str) -> bytes:
     """The one line of the hosts file that is needed here; what reads the whole file checks that it has this form."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise SystemExit(f"the hosts file {path} must be private: chmod 600 {path}")
-        found = re.search(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r?$""", file.read(1 << 16), re.M)
+    text = _files().read_own(path, 1 << 16, secret=True)
+    found = re.search(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r?$""", text, re.M)
     if not found:
         raise SystemExit(f"the hosts file {path} has no line with `key: ` and 64 hex digits")
     return bytes.fromhex(found[1].decode())
 
 
+def _files() -> types.ModuleType:
+    """The package's own way to open files. It and its errors are found beside this script, without other imports."""
+    if "openshelf" not in sys.modules:
+        package = types.ModuleType("openshelf")
+        package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+        sys.modules["openshelf"] = package
+    return importlib.import_module("openshelf._files")
+
+
 def _load(path: str) -> types.ModuleType:
-    """The native core from its file. Its errors are found beside this script, without the package's own imports."""
-    package = types.ModuleType("openshelf")
-    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
-    sys.modules["openshelf"] = package
+    """The native core from its file."""
+    _files()
     spec = importlib.util.spec_from_file_location("openshelf._core", path)
     assert spec is not None
     assert spec.loader is not None
@@ -47,10 +52,7 @@ def _detach(log: str, tell: bool) -> None:
         os._exit(0)
     os.setsid()
     os.chdir("/")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    handle = os.open(log, flags, 0o600)
-    if os.fstat(handle).st_size > 1 << 20:
-        os.ftruncate(handle, 0)
+    handle = _files().open_own(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(handle, 1)
@@ -77,6 +79,8 @@ def main() -> None:
         _detach(args.detach, args.tell)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # native code waits: Python's own handler would never be run
     try:
+        if args.detach:
+            _load(args.core).bound_log(_LOG_MOST)
         if args.space:
             _load(args.core).tier_keeper_run(args.space, args.boot_id, args.linger)
             return

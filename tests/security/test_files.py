@@ -66,7 +66,7 @@ def test_a_secret_that_others_can_read_is_refused(precious: Path) -> None:
     assert _files.read_own(precious, secret=True) == b"the victim's own"
     precious.chmod(0o640)
     assert _files.read_own(precious) == b"the victim's own"
-    with pytest.raises(NotPermitted, match=r"can be read by others \(mode 0640\)"):
+    with pytest.raises(NotPermitted, match=r"can be read by others \(mode 640\)"):
         _files.read_own(precious, secret=True)
 
 

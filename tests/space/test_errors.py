@@ -301,7 +301,7 @@ def test_directory_that_others_can_write_is_refused(home: Path, mode: int) -> No
 @needs_root
 def test_directory_of_another_user_is_refused(home: Path) -> None:
     os.chown(home, 12345, -1)
-    with pytest.raises(NotPermitted, match="found owner 12345"):
+    with pytest.raises(NotPermitted, match="belongs to user 12345, expected 0"):
         Space.create("shelf", "16MiB")
     os.chown(home, 0, -1)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import AddressOccupied, BadInput, NotPermitted, OpenshelfError, UnknownName
+from openshelf.errors import AddressOccupied, BadInput, Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import _keepers, new_hosts_file, read_hosts
 from tests.conftest import alive, keeper_of
 from tests.processes import Peer, State
@@ -44,7 +44,9 @@ def test_spaces_of_one_process_share_and_the_room_grows(home: Path, url: str) ->
     assert second.describe()["bytes"] == 16 << 20
     third = Space.open(url, contribute="24MiB")
     assert first.describe()["bytes"] == 24 << 20
-    assert Space.open(url, contribute="8MiB").describe()["bytes"] == 24 << 20
+    assert Space.open(url, contribute="16MiB").describe()["bytes"] == 24 << 20
+    with pytest.raises(Mismatch, match=r"contribute=8 MiB: .* was made with 16 MiB"):
+        Space.open(url, contribute="8MiB")
     third.grow("8MiB")
     assert first.describe()["bytes"] == 32 << 20
     with pytest.raises(NotPermitted, match="open for writing"):

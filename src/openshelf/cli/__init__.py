@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from openshelf.cli import fabric, hosts, keeper, kv, ls, plan, probe, rm, stat, top, tour, twin
+from openshelf.cli._screen import printable
 from openshelf.errors import OpenshelfError
 
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, "json", False):
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         else:
-            print(f"openshelf: {error}", file=sys.stderr)
+            print(f"openshelf: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.show.tour._times import format_time
 from openshelf.space import format_size
 
@@ -24,10 +24,10 @@ def print_compare(priced: Sequence[Priced], title: str) -> None:
         row = {each.protocol: each for each in priced if each.nbytes == nbytes}
         cells = [format_time(row[name].seconds) + ("*" if row[name].beyond else "") for name in names]
         table.add_row(format_size(nbytes), *cells)
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     note = "modelled from published and assumed figures; * beyond the sizes that the figures are known at"
-    console.print(note, markup=False, highlight=False)
+    screen.print(note, markup=False, highlight=False)
 
 
 def print_derived(found: Sequence[Derived]) -> None:
@@ -38,9 +38,7 @@ def print_derived(found: Sequence[Derived]) -> None:
         computed = "not known" if each.computed is None else f"{each.computed:.4g}"
         error = "" if each.error is None else f"{each.error:+.1%}{'' if each.met else ' missed'}"
         table.add_row(each.what, each.kind, each.unit, published, computed, error, each.inputs)
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     missed = [each.what for each in found if not each.met]
-    console.print(
-        f"missed by more than 15 %, or not to be computed: {'; '.join(missed)}", markup=False, highlight=False
-    )
+    screen.print(f"missed by more than 15 %, or not to be computed: {'; '.join(missed)}", markup=False, highlight=False)

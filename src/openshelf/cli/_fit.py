@@ -5,16 +5,16 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.show.tour._times import format_time
 from openshelf.space import format_size
 
 
 def print_fit(found: dict[str, Any]) -> None:
     """The report of a fit, as tables."""
-    console = Console()
+    screen = console()
     fitted = Table("calibrated", "link", "send", "send rate", "launch", "step", "ring rate", "sizes")
     for each in found["calibrations"]:
         rates = [f"{each[key] / 1e9:.4g} GB/s" for key in ("send_bytes_per_s", "ring_bytes_per_s")]
@@ -23,19 +23,19 @@ def print_fit(found: dict[str, Any]) -> None:
             each["machine"], f"{each['where']} nodes", format_time(each["send_s"]), rates[0],
             format_time(each["launch_s"]), format_time(each["step_s"]), rates[1], sizes,
         )  # fmt: skip
-    console.print(fitted)
+    screen.print(fitted)
     rows = Table("series", "bytes", "measured", "model", "error", "use", "flags")
     for row in found["rows"]:
         rows.add_row(
             row["series"], format_size(row["nbytes"]), format_time(row["measured_s"]), format_time(row["modelled_s"]),
             f"{row['error']:+.1%}", row["use"], "; ".join(row["flags"]),
         )  # fmt: skip
-    console.print(rows)
+    screen.print(rows)
     for each in found["calibrations"]:
         for note in each["notes"]:
-            console.print(f"note: {each['machine']} {each['where']} nodes: {note}", markup=False, highlight=False)
+            screen.print(f"note: {each['machine']} {each['where']} nodes: {note}", markup=False, highlight=False)
     for name in found["left_out"]:
-        console.print(f"left out, nothing to calibrate on: {name}", markup=False, highlight=False)
+        screen.print(f"left out, nothing to calibrate on: {name}", markup=False, highlight=False)
     for where in ("within", "between"):
         errors = [
             abs(row["error"])
@@ -44,4 +44,4 @@ def print_fit(found: dict[str, Any]) -> None:
         ]
         if errors:
             rest = f"median absolute error {median(errors):.1%}, {len(errors)} rows"
-            console.print(f"predicted {where} nodes, 4 MiB and more: {rest}", markup=False, highlight=False)
+            screen.print(f"predicted {where} nodes, 4 MiB and more: {rest}", markup=False, highlight=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.show.tour._times import format_time
 from openshelf.space import format_size
 
@@ -28,11 +29,11 @@ def print_collectives(fabric: str, made: Sequence[Collective]) -> None:
             format_size(each.nbytes), each.algorithm, format_time(each.seconds), f"{each.bus_bytes_per_s / 1e9:.1f}",
             each.how,
         )  # fmt: skip
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     largest = max(made, key=lambda each: each.nbytes)
-    _print_load(console, largest.load, f"load at {format_size(largest.nbytes)}")
-    _print_trust(console, made)
+    _print_load(screen, largest.load, f"load at {format_size(largest.nbytes)}")
+    _print_trust(screen, made)
 
 
 def print_comparison(made: Mapping[str, Sequence[Collective]]) -> None:
@@ -50,43 +51,43 @@ def print_comparison(made: Mapping[str, Sequence[Collective]]) -> None:
             for name in names
         ]
         table.add_row(format_size(base.nbytes), *cells)
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     every = [each for found in made.values() for each in found]
     if any(each.approximate for each in every):
-        console.print("~ approximate: too large to simulate flow by flow", markup=False, highlight=False)
-    _print_trust(console, every)
+        screen.print("~ approximate: too large to simulate flow by flow", markup=False, highlight=False)
+    _print_trust(screen, every)
 
 
 def print_run(fabric: str, run: Run) -> None:
     """The time, what of it is exposed communication, and the critical path."""
-    console = Console()
+    screen = console()
     exposed = run.exposed_s()
     text = f"{run.tasks.count} tasks on {fabric}: {format_time(run.seconds)} (simulated), of which " \
            f"{format_time(exposed)} of communication and memory that nothing hides"  # fmt: skip
-    console.print(text, markup=False, highlight=False)
+    screen.print(text, markup=False, highlight=False)
     path = run.critical_path()
     table = Table("task", "kind", "from", "for", title="critical path", title_justify="left")
     for each in path[:_MOST_SHOWN]:
         table.add_row(each.name, each.kind, format_time(each.start_s), format_time(each.finish_s - each.start_s))
     if len(path) > _MOST_SHOWN:
         table.add_row(f"and {len(path) - _MOST_SHOWN} more", "", "", "")
-    console.print(table)
+    screen.print(table)
 
 
-def _print_load(console: Console, load: Sequence[Load], title: str) -> None:
+def _print_load(screen: Console, load: Sequence[Load], title: str) -> None:
     table = Table("links and places", "bytes", "mean", "most", title=title, title_justify="left")
     for each in load:
         table.add_row(each.role, format_size(each.nbytes), f"{each.mean:.1%}", f"{each.most:.1%}")
-    console.print(table)
+    screen.print(table)
 
 
-def _print_trust(console: Console, made: Sequence[Collective]) -> None:
+def _print_trust(screen: Console, made: Sequence[Collective]) -> None:
     sources = sorted({each.source for each in made if each.source})
     if sources:
-        console.print(f"figures are {' or '.join(sources)} at worst", markup=False, highlight=False)
+        screen.print(f"figures are {' or '.join(sources)} at worst", markup=False, highlight=False)
     beyond = list(dict.fromkeys(text for each in made for text in each.beyond))
     for text in beyond[:_MOST_FLAGS]:
-        console.print(f"extrapolated: {text}", markup=False, highlight=False)
+        screen.print(f"extrapolated: {text}", markup=False, highlight=False)
     if len(beyond) > _MOST_FLAGS:
-        console.print(f"and {len(beyond) - _MOST_FLAGS} more sizes are extrapolated (--json lists them)", markup=False)
+        screen.print(f"and {len(beyond) - _MOST_FLAGS} more sizes are extrapolated (--json lists them)", markup=False)

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf.cli._screen import console, printable
+
 if TYPE_CHECKING:
     from openshelf.fabric import Fabric
 
@@ -115,11 +117,11 @@ def run_check(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"valid": True, "figures": len(found), "assumed": assumed, "unknown": unknown}))
         return 0
-    print(f"{fabric.name} is valid: {len(found)} figures, {len(assumed)} of them assumed")
+    print(printable(f"{fabric.name} is valid: {len(found)} figures, {len(assumed)} of them assumed"))
     for each in assumed:
-        print(f"  assumed: {each['figure']} = {each['value']:g}  {each['note']}")
+        print(printable(f"  assumed: {each['figure']} = {each['value']:g}  {each['note']}"))
     for key, pieces in unknown.items():
-        print(f"  not known: {key} of {', '.join(pieces)}")
+        print(printable(f"  not known: {key} of {', '.join(pieces)}"))
     return 0
 
 
@@ -137,7 +139,7 @@ def run_diff(args: argparse.Namespace) -> int:
     for title, found in (("in the files", parts), ("in what comes out (modelled)", costs)):
         print(f"{title}:")
         for where, before, after in found:
-            print(f"  {where}: {_short(before)} -> {_short(after)}")
+            print(printable(f"  {where}: {_short(before)} -> {_short(after)}"))
     return 0
 
 
@@ -217,26 +219,25 @@ def _short(value: Any) -> str:
 
 
 def _print_summary(found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from openshelf.show.tour._times import format_time
     from openshelf.space import format_size
 
-    console = Console()
+    screen = console()
     counts = ", ".join(f"{count} {source}" for source, count in found["figures"].items())
-    console.print(f"{found['name']}: {found['note']}", markup=False, highlight=False)
-    console.print(f"figures: {counts}", markup=False, highlight=False)
+    screen.print(f"{found['name']}: {found['note']}", markup=False, highlight=False)
+    screen.print(f"figures: {counts}", markup=False, highlight=False)
     places = Table("place", "tier", "capacity", "read", "latency")
     for place in found["places"]:
         read = f"{place['read_bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s"
         size = f"{place['capacity_bytes'] / 1e9:,.4g} GB"
         places.add_row(place["name"], place["tier"], size, read, format_time(place["latency_s"]))
-    console.print(places)
+    screen.print(places)
     if "topology" not in found:
         return
     shape = found["topology"]
-    console.print(f"{shape['name']}: {shape['endpoints']:,} endpoints, {shape['memories']} of them memory only")
+    screen.print(f"{shape['name']}: {shape['endpoints']:,} endpoints, {shape['memories']} of them memory only")
     ways = Table(
         "modelled, from endpoint 0", "semantics", *(format_size(int(n)) for n in found["ways"][0]["seconds"]), "source"
     )
@@ -245,20 +246,20 @@ def _print_summary(found: dict[str, Any]) -> None:
             f"to the {way['to']} ({way['endpoint']}), {way['hops']} hops", way["semantics"],
             *(format_time(s) for s in way["seconds"].values()), way["source"],
         )  # fmt: skip
-    console.print(ways)
+    screen.print(ways)
     for text in dict.fromkeys(text for way in found["ways"] for text in way["beyond"]):
-        console.print(f"beyond what is known: {text}", markup=False, highlight=False)
+        screen.print(f"beyond what is known: {text}", markup=False, highlight=False)
     pieces = Table("piece", "count", "W", "USD", "failures a year", "source")
     for item in found["bill"]["items"]:
         cells = (_known(item[key]) for key in ("watts", "usd", "failures_per_year"))
         pieces.add_row(item["what"], f"{item['count']:,.0f}", *cells, item["source"] or "unknown")
     totals = (_known(found["bill"][key]["known"]) for key in ("watts", "usd", "failures_per_year"))
     pieces.add_row("all that is known", "", *totals, "")
-    console.print(pieces)
+    screen.print(pieces)
     for key in ("watts", "usd", "failures_per_year"):
         if found["bill"][key]["unknown"]:
             text = f"not known, and not in the sum: {key} of {', '.join(found['bill'][key]['unknown'])}"
-            console.print(text, markup=False, highlight=False)
+            screen.print(text, markup=False, highlight=False)
 
 
 def _known(value: float | None) -> str:

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from openshelf.cli._screen import console
 from openshelf.errors import BadInput, OpenshelfError
 from openshelf.space import Space, format_size, new_hosts_file
 
@@ -101,7 +101,7 @@ def _show(found: list[dict[str, Any]]) -> None:
             _or_blank(one["misses"], str),
             _or_blank(one["recalls"], str),
         )
-    Console().print(table)
+    console().print(table)
 
 
 def _or_blank(value: Any, shown: Any) -> str:

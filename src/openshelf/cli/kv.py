@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.kv import describe, pools
 from openshelf.show.metrics import kv_metrics
 from openshelf.space import Space, format_size
@@ -64,7 +64,7 @@ def run_ls(args: argparse.Namespace) -> int:
             escape(pool["pool"]), f"{pool['blocks']:,}", f"{pool['capacity_blocks']:,}",
             f"{pool['blocks'] * pool['block_tokens']:,}", format_size(pool["block_bytes"]), _rate(pool),
         )  # fmt: skip
-    Console().print(table if found else "no pools in this space")
+    console().print(table if found else "no pools in this space")
     return 0
 
 
@@ -80,9 +80,9 @@ def run_stat(args: argparse.Namespace) -> int:
     table = Table("", "blocks", "tokens")
     for label, key in _ROWS.items():
         table.add_row(label, f"{pool[key]:,}", f"{pool[key] * pool['block_tokens']:,}")
-    console = Console()
-    console.print(table)
-    console.print(
+    screen = console()
+    screen.print(table)
+    screen.print(
         f"{pool['block_tokens']} tokens and {format_size(pool['block_bytes'])} a block; "
         f"{pool['queries']:,} look-ups, hit rate {_rate(pool)}; "
         f"{format_size(pool['dram_blocks'] * pool['block_bytes'])} in dram, "
@@ -92,7 +92,7 @@ def run_stat(args: argparse.Namespace) -> int:
         tenants = Table("tenant", "blocks", "quota")
         for tenant, facts in pool["tenants"].items():
             tenants.add_row(escape(tenant or "(none)"), f"{facts['blocks']:,}", f"{facts['quota_blocks'] or 'none'}")
-        console.print(tenants)
+        screen.print(tenants)
     return 0
 
 

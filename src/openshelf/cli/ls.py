@@ -7,10 +7,10 @@ import json
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.space import spaces
 
 
@@ -37,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
             continue
         created = datetime.fromtimestamp(space["created_ns"] / 1e9).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(space["name"], f"{space['base']:#x}", f"{space['members']} processes", created, "")
-    Console().print(table)
+    console().print(table)
     return 0

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf.cli._screen import console
+
 if TYPE_CHECKING:
     from openshelf.fabric import Fabric, Figure
 
@@ -77,14 +79,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(disk_dir: Path, quick: bool) -> Fabric:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from openshelf.fabric import FULL, QUICK, probe
 
     # On stderr, so that what is printed can go to a file; drawn seldom, since drawing takes a core's time.
     columns = (TextColumn("{task.description:34}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True, refresh_per_second=2) as bar:
         task = bar.add_task("starting", total=1.0)
         return probe(
             disk_dir=disk_dir,
@@ -94,7 +95,6 @@ def _measure(disk_dir: Path, quick: bool) -> Fabric:
 
 
 def _show(fabric: Fabric, closing: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -106,11 +106,11 @@ def _show(fabric: Fabric, closing: str) -> None:
         for point in place.loaded_latency.points if place.loaded_latency else ():
             load = _readable(point.load_bytes_per_s, "load_bytes_per_s")
             table.add_row(place.name, f"latency while others read {load}", _readable(point.latency_s, "latency_s"))
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     for text in fabric.left_out:
-        console.print(f"left out: {text}", markup=False, highlight=False)
-    console.print(closing, markup=False, highlight=False, soft_wrap=True)
+        screen.print(f"left out: {text}", markup=False, highlight=False)
+    screen.print(closing, markup=False, highlight=False, soft_wrap=True)
 
 
 def _figures(fabric: Fabric) -> list[tuple[str, str, Figure]]:

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.cli._screen import console
 from openshelf.show.tiers import tier_lines
 from openshelf.space import Space, format_size
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts | {"entries": [entry._asdict() for entry in entries]}))
         return 0
-    console = Console()
+    screen = console()
     table = Table("", show_header=False)
     alive = [m for m in facts["members"] if m["alive"]]
     rows = {
@@ -51,15 +51,15 @@ def run(args: argparse.Namespace) -> int:
     }
     for key, value in (rows | _tiers(facts.get("tiers"))).items():
         table.add_row(key, escape(str(value)))
-    console.print(table)
+    screen.print(table)
     if entries:
         arrays = Table("array", "dtype", "shape", "bytes", "address")
         for entry in sorted(entries, key=lambda entry: -entry.nbytes)[: max(0, args.top)]:
             kind = entry.dtype if entry.kind == "array" else entry.kind
             arrays.add_row(escape(entry.name), kind, str(entry.shape), format_size(entry.nbytes), f"{entry.address:#x}")
-        console.print(arrays)
+        screen.print(arrays)
         if len(entries) > args.top:
-            console.print(f"... and {len(entries) - args.top} more (--top, --json)")
+            screen.print(f"... and {len(entries) - args.top} more (--top, --json)")
     return 0
 
 

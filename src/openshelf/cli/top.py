@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from openshelf.cli._screen import console
 from openshelf.errors import BadInput
 from openshelf.show.metrics import tier_metrics
 from openshelf.show.tiers import keeper_runs, rates, tier_view
@@ -103,12 +104,12 @@ def _json(args: argparse.Namespace, first: _Look) -> None:
 
 
 def _show(args: argparse.Namespace, first: _Look) -> None:
-    console = Console()
-    if args.once or not console.is_terminal:
+    screen = console()
+    if args.once or not screen.is_terminal:
         for before, after in _looks(args, first):
-            console.print(_drawn(before, after))
+            screen.print(_drawn(before, after))
         return
-    with Live(_drawn(None, first), console=console, auto_refresh=False, screen=False) as live:
+    with Live(_drawn(None, first), console=screen, auto_refresh=False, screen=False) as live:
         for before, after in _looks(args, first):
             live.update(_drawn(before, after), refresh=True)
 

@@ -6,8 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
-
+from openshelf.cli._screen import console
 from openshelf.show.tour import CHAPTERS
 
 
@@ -23,11 +22,11 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    console = Console(stderr=args.json)
+    screen = console(stderr=args.json)
     results: dict[str, Any] = {}
     for name, chapter in CHAPTERS.items():
         if args.chapter in (None, name):
-            results[name] = chapter(console)
+            results[name] = chapter(screen)
     if args.json:
         print(json.dumps(results))
     return 0

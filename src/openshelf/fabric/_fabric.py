@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf import _files
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import _cost, _include, _join, _yaml
 from openshelf.fabric._cost import Cost
@@ -73,14 +73,10 @@ class Fabric(Checked):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the YAML file, whole or not at all; folders above it are made."""
         target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(self.yaml(), encoding="utf-8")
-            os.replace(partial, target)
+            _files.write_own(target, self.yaml().encode(), 0o644)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
             raise BadInput(f"cannot write the fabric to {str(target)!r}: {error.strerror}") from error
 
     def yaml(self) -> str:

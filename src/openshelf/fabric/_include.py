@@ -10,10 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from openshelf.errors import BadInput, UnknownName
+from openshelf import _files
+from openshelf.errors import BadInput, NotPermitted, UnknownName
 from openshelf.fabric import _yaml
 from openshelf.fabric._fields import Checked
-from openshelf.fabric._files import find
+from openshelf.fabric._files import find, local_path
 
 _OWN = ("name", "note", "format", "left_out", "include")
 
@@ -21,7 +22,10 @@ _OWN = ("name", "note", "format", "left_out", "include")
 def load(cls: type[Checked], path: Path, above: tuple[Path, ...] = ()) -> yaml.Node:
     """The nodes of a file, with those of what it includes."""
     try:
-        text = path.read_bytes()
+        # What `local` names is read without anybody having chosen it; any other file was named by the caller.
+        text = _files.read_own(path) if path == local_path() else path.read_bytes()
+    except NotPermitted:
+        raise
     except OSError as error:
         raise BadInput(f"cannot read the fabric {str(path)!r}: {error.strerror}") from error
     node = _yaml.compose(cls, text, str(path))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from openshelf import _files
 from openshelf.fabric._model import Figure, Place
 from openshelf.fabric._probe_effort import MIB, Effort, measured
 
@@ -65,7 +66,7 @@ def _open_direct(folder: Path) -> int:
     """A file without a name, so that nothing is left behind even by a kill."""
     named, path = tempfile.mkstemp(dir=folder, prefix=".openshelf-probe-")
     try:
-        return os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+        return _files.open_own(path, os.O_RDWR | os.O_DIRECT)
     finally:
         os.close(named)
         os.unlink(path)

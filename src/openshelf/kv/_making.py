@@ -23,7 +23,7 @@ def core_of(space: Space) -> _core.Core:
 def open_or_make(
     space: Space, layout: Layout, block_tokens: int, name: str, capacity: str | int | None
 ) -> _core.KVCore:
-    """The pool of this name; Mismatch if its blocks have another size."""
+    """The pool of this name; Mismatch if its blocks have another size, or there are more or fewer than asked for."""
     core = core_of(space)
     size = layout.block_bytes(block_tokens)
     pool = _core.KVCore.open(core, name)
@@ -37,6 +37,11 @@ def open_or_make(
         raise Mismatch(
             f"the pool {name!r} has blocks of {there_tokens} tokens and {there_bytes} bytes ({slots} of them), "
             f"this layout of {layout.model!r} needs {block_tokens} tokens and {size} bytes: give it another name="
+        )
+    if capacity is not None and (wanted := _slots(core, size, block_tokens, capacity)) != slots:
+        raise Mismatch(
+            f"the pool {name!r} has room for {slots} blocks, and capacity={capacity!r} is room for {wanted}: leave it "
+            "out, give the one that the pool was made with, or another name="
         )
     return pool
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 @contextmanager
 def alone(path: str | os.PathLike[str]) -> Iterator[None]:
     """While no other process is in such a block for this path."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # Nothing is read or written, so it may be anybody's; a pipe of that name must not hang us.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -37,7 +37,7 @@ class Flash(NamedTuple):
         )  # fmt: skip
 
 
-def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool) -> Flash:
+def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool, check_room: bool = True) -> Flash:
     """`"/path/file:64GiB"`, or several of those."""
     texts = [flash] if isinstance(flash, str) else list(flash)
     if not 1 <= len(texts) <= _MOST_FILES:
@@ -72,7 +72,7 @@ def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool)
             f"dram={format_size(dram)} is more than the flash behind it, {format_size(units * _core.UNIT)}: every byte "
             "has a place on flash, and dram holds those in use; give more flash, or less dram"
         )
-    if not (durable and _core.durable_at(paths[0])):
+    if check_room and not (durable and _core.durable_at(paths[0])):
         _check_room(paths, each)
     return Flash(paths, slots, units, capacity, durable)
 

@@ -233,15 +233,24 @@ class Folder:
     def counter(self, name: str, *, home: Home = None) -> Counter:
         return Counter(self._shared(name, _COUNTER, 8, home))
 
-    def channel(self, name: str, capacity: int = 64, message_bytes: int = 256, *, home: Home = None) -> Channel:
-        """A channel; if it exists, `capacity` and `message_bytes` are what it was made with."""
-        capacity, message_bytes = whole(capacity, "a capacity"), whole(message_bytes, "the size of a message")
+    def channel(
+        self, name: str, capacity: int | None = None, message_bytes: int | None = None, *, home: Home = None
+    ) -> Channel:
+        """A channel, of 64 messages of 256 bytes unless others are given; Mismatch if it exists with others."""
+        given = capacity is not None, message_bytes is not None
+        capacity = 64 if capacity is None else whole(capacity, "a capacity")
+        message_bytes = 256 if message_bytes is None else whole(message_bytes, "the size of a message")
         if not 1 <= capacity <= 1 << 20 or not 1 <= message_bytes <= 1 << 20:
             raise BadInput(
                 f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
             )
         total, slot = _core.channel_bytes(capacity, message_bytes)
         pin = self._shared(name, _CHANNEL, total, home, lambda new: _core.channel_init(new, capacity, slot))
+        has, longest = _core.channel_facts(pin)
+        if given[0] and has != capacity:
+            raise Mismatch(f"channel {name!r} has room for {has} messages, not {capacity}")
+        if given[1] and _core.channel_bytes(1, longest)[1] != slot:  # sizes are rounded up
+            raise Mismatch(f"channel {name!r} has messages of at most {longest} bytes, not {message_bytes}")
         return Channel(pin, self)
 
     def _shared(self, name: str, kind: int, nbytes: int, home: Home, prepare: Any = None) -> _core.Pin:
@@ -263,6 +272,8 @@ class Folder:
             ):  # by a process that was killed before it took the name away
                 self._native.remove(full_name, pin)
                 continue
+            if home is not None and self._reach.home(pin.address) != (wanted := self._reach.host_of(home)):
+                raise Mismatch(f"{full_name!r} lives on {self._reach.home(pin.address)}, not on {wanted}")
             return pin
         raise NameTaken(f"{full_name!r} comes and goes; others make and delete it all the time")
 

@@ -25,9 +25,14 @@ class Here:
 
     def on(self, home: Home) -> Maker:
         """Where to make an array that is to live on a host."""
+        self.host_of(home)
+        return self._core
+
+    def host_of(self, home: Home) -> str:
+        """The host that `home=` means."""
         if home not in (0, self._host):
             raise UnknownName(f"home={home!r}: this space is on one host, {self._host}; home=None or 0 is this one")
-        return self._core
+        return self._host
 
     def home(self, address: int) -> str:
         return self._host

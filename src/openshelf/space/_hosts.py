@@ -16,13 +16,13 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from openshelf import _files
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
 from openshelf.fabric import local_path
 from openshelf.space._addresses import host_port, own_host
@@ -97,31 +97,16 @@ def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
 
 def _private_bytes(path: Path) -> bytes:
     try:
-        # Not blocking: a pipe of that name must not hang us before we see that it is none of ours.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        text = _files.read_own(path, _MOST_BYTES + 1, secret=True)
     except FileNotFoundError:
         raise UnknownName(
             f"there is no hosts file {path}; `openshelf hosts new {path} HOST:PORT...` makes one, hosts= or "
             f"{ENVIRONMENT} name another"
         ) from None
+    except NotPermitted as error:
+        raise NotPermitted(f"the hosts file holds a key: {error}; if it is yours: chmod 600 {path}") from None
     except OSError as error:
         raise NotPermitted(f"the hosts file {path} cannot be read: {error.strerror}") from None
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotPermitted(f"the hosts file {path} is not a regular file")
-        if status.st_uid != os.geteuid():
-            raise NotPermitted(
-                f"the hosts file {path} belongs to user {status.st_uid}, not to {os.geteuid()}: make a copy of your own"
-            )
-        if status.st_mode & 0o077:
-            raise NotPermitted(
-                f"the hosts file {path} holds a key that others can read (mode {stat.S_IMODE(status.st_mode):04o}): "
-                f"chmod 600 {path}"
-            )
-        text = os.read(handle, _MOST_BYTES + 1)
-    finally:
-        os.close(handle)
     if len(text) > _MOST_BYTES:
         raise BadInput(f"{path}: longer than {_MOST_BYTES} bytes, which no hosts file is")
     return text
@@ -233,7 +218,7 @@ def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
     text = f"key: {secrets.token_hex(32)}\nhosts:\n{listed}"
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = _files.open_own(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         raise NameTaken(f"{where} exists already; remove it first if no host needs its key any more") from None
     except OSError as error:

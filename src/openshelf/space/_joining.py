@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from openshelf import _core
-from openshelf.errors import BadInput, Corrupt, NotPermitted, OpenshelfError, WrongVersion
+from openshelf.errors import (
+    BadInput,
+    Corrupt,
+    HostLost,
+    Mismatch,
+    NotPermitted,
+    OpenshelfError,
+    Refused,
+    WrongVersion,
+)
 from openshelf.space import _keepers, _making, _places
 from openshelf.space._addresses import Url, own_host, parse_url
 from openshelf.space._cluster import Cluster
@@ -19,6 +30,7 @@ from openshelf.space._sizes import format_size, parse_size
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
 DEFAULT_UNIT = 64 << 10
+_KNOCK_MS = 300  # a host that takes longer to say hello is looked for when it is needed
 _SMALLEST_UNIT, _LARGEST_UNIT = 4 << 10, 2 << 20
 
 _open: weakref.WeakValueDictionary[tuple[int, int], Cluster] = weakref.WeakValueDictionary()
@@ -133,6 +145,12 @@ def _compare(there: Shard, wanted: Shard, directory: Path, unit_given: bool) -> 
 
 def _grow(directory: Path, room: int) -> None:
     core = _core.Core.open(str(directory), False, _places.boot_id())
+    made = _places.header(directory).made
+    if room < made:
+        raise Mismatch(
+            f"contribute={format_size(room)}: this host's part at {directory} was made with {format_size(made)}; leave "
+            "it out, or ask for more"
+        )
     more = room - int(core.stats()["bytes"])
     if more > 0:
         _places.check_room(directory, more)
@@ -140,6 +158,7 @@ def _grow(directory: Path, room: int) -> None:
 
 
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
+    there = _prove(listed, shard)
     keeper = _keepers.of_host(root, listed, shard.own)
     attachment = _keepers.meet(
         keeper, lambda sock: _core.attach(core, sock, list(shard.hosts), shard.own, shard.unit, keeper.command)
@@ -154,7 +173,35 @@ def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: H
             remote.set_mapped(attachment.faults != "none")
             remote.keep(core)  # and with it the mapping: a view outlives the handle of its space
             peers.append(Peer(number, host, remote))
+            if number in there:
+                _check_list(peers[-1])
     return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment)
+
+
+def _prove(listed: Hosts, shard: Shard) -> set[int]:
+    """The numbers of hosts that answer to our key. Refused if one does not: its arrays would be missed in silence."""
+    others = [(number, host) for number, host in enumerate(shard.hosts) if number != shard.own]
+
+    def knock(host: str) -> str:
+        name, _, port = host.rpartition(":")
+        return _core.knock(name, int(port), listed.key, _KNOCK_MS)
+
+    if not others:
+        return set()
+    with ThreadPoolExecutor(len(others)) as pool:
+        found = list(pool.map(knock, [host for _, host in others]))
+    if strangers := [host for (_, host), said in zip(others, found, strict=True) if said == "unanswered"]:
+        raise Refused(
+            f"{', '.join(strangers)} refused this host: what listens there has another key than {listed.path}. Copy "
+            "one hosts file to all hosts, and restart the keepers that run with another"
+        )
+    return {number for (number, _), said in zip(others, found, strict=True) if said == "proven"}
+
+
+def _check_list(peer: Peer) -> None:
+    """Refused if the host has another list of hosts, or other addresses."""
+    with contextlib.suppress(HostLost):  # it has just ended, or nobody there has opened the space
+        peer.ask(lambda remote: remote.stats())
 
 
 def _links(attachment: _core.Attachment) -> set[int]:

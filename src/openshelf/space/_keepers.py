@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
 import openshelf
-from openshelf import _core
-from openshelf.errors import BadInput, HostLost, OpenshelfError, UnknownName
+from openshelf import _core, _files
+from openshelf.errors import BadInput, HostLost, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import _places
 from openshelf.space._hosts import Hosts
 
@@ -97,7 +98,12 @@ def of_space(directory: Path) -> Keeper:
 def answers(path: Path) -> bool:
     """Whether a keeper listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        return probe.connect_ex(str(path)) == 0
+        if probe.connect_ex(str(path)) != 0:
+            return False
+        _, user, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    if user not in (os.geteuid(), 0):
+        raise NotPermitted(f"the socket {path} is answered by user {user}, expected {os.geteuid()}")
+    return True
 
 
 def run_keeper(listed: Hosts, own: int) -> NoReturn:
@@ -113,7 +119,7 @@ def ensure(keeper: Keeper) -> Path:
     # One at a time: of several that start, all but one would end with a message in the log.
     start = keeper.path.with_name(f"{keeper.path.name}.start")
     try:
-        gate = os.open(start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        gate = _files.open_own(start, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         raise UnknownName(f"{keeper.label} was removed while it was being opened") from None
     try:
@@ -170,6 +176,6 @@ def _started(keeper: Keeper, deadline: float) -> str | None:
         time.sleep(0.002)
     if said := done.stderr.decode(errors="replace").strip():
         return said
-    text = log.read_bytes() if log.exists() else b""
+    text = _files.read_own(log) if log.exists() else b""
     fresh = text[before:] if len(text) >= before else text  # it begins a new one when it has become long
     return _HELLO.sub("", fresh.decode(errors="replace")).strip()[-2000:]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from openshelf import _core
-from openshelf.errors import AddressOccupied, BadInput, NameTaken
+from openshelf.errors import AddressOccupied, BadInput, Mismatch, NameTaken
 from openshelf.space import _places
-from openshelf.space._flash import Flash
+from openshelf.space._flash import Flash, parse_flash
 from openshelf.space._numbers import whole
 from openshelf.space._shard import Shard
 from openshelf.space._sizes import format_size, parse_size
 
+_GRAIN = 64 << 10  # room is made of these, or of larger pages
+
 
 def _backing_file(root: Path, name: str, size: int, backing: str | os.PathLike[str]) -> Path:
     """The file or device to keep the data in: a new file, or a DAX device, and nothing else."""
-    if "\0" in os.fspath(backing):
-        raise BadInput(f"{backing!r} is not a path")
-    path = Path(backing).absolute()
-    if path.is_dir():
-        path = path / f"openshelf-{os.getuid()}-{name}.data"
+    path = _backing_path(name, backing)
     if _places.is_dax(path):
         return path
     if path.exists() or path.is_symlink():
@@ -29,6 +28,18 @@ def _backing_file(root: Path, name: str, size: int, backing: str | os.PathLike[s
         raise BadInput(f"the backing {path} cannot be made: there is no directory {path.parent}")
     _places.check_room(path.parent, size)
     return path
+
+
+def _backing_path(name: str, backing: str | os.PathLike[str]) -> Path:
+    """Without links on the way to it: one that is met later is new."""
+    if "\0" in os.fspath(backing):
+        raise BadInput(f"{backing!r} is not a path")
+    path = Path(backing).absolute()
+    if _places.is_dax(path):
+        return path.resolve()
+    if path.is_dir():
+        path = path / f"openshelf-{os.getuid()}-{name}.data"
+    return path.parent.resolve() / path.name
 
 
 def check_base(root: Path, base: int, span: int, besides: str = "") -> int:
@@ -71,7 +82,7 @@ def create(
         if reserve is not None
         else -(-max(_places.GRAIN, 2 * size) // _places.GRAIN) * _places.GRAIN
     )
-    span = max(-(-span // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
+    span = _span(span)
     link = _places.backing_link(root, name)
     occupied: AddressOccupied | None = None
     for choice in (
@@ -96,7 +107,10 @@ def create(
             if flash:
                 flash.make(directory, mode)
             if group:
-                files = [directory / "control", directory / "members", data or directory / "data"]
+                files = [directory / "control", directory / "members"]
+                files += [directory / "data"] if data is None else [directory / "backing"]
+                if data is not None and not device:  # who may open a device is the administrator's to say
+                    files.append(data)
                 _places.share_with(group, directory, files)
         except AddressOccupied as error:
             occupied = error
@@ -110,6 +124,60 @@ def create(
     raise occupied or AddressOccupied(
         f"no range of {format_size(span)} of addresses is left for a space; remove some, reserve less, or give base="
     )
+
+
+def check_same(
+    path: Path,
+    nbytes: int,
+    dram: int,
+    backing: str | os.PathLike[str] | None,
+    group: str | None,
+    base: int | None,
+    reserve: str | int | None,
+    flash: str | Sequence[str] | None,
+    durable: bool,
+) -> None:
+    """Mismatch if the space at `path`, which has room for `nbytes`, was made with others than are given."""
+    there = _places.header(path)
+    tiers = _core.tier_counts(str(path)) if (path / "tiers").exists() else None
+    problems: list[str] = []
+
+    def compare(what: str, wanted: object, found: object) -> None:
+        if wanted != found:
+            problems.append(f"{what} is {found}, not {wanted}")
+
+    if tiers is not None:
+        compare("dram", format_size(dram // _core.UNIT * _core.UNIT), format_size(int(tiers["dram_budget"])))
+    else:
+        grain = max(int(there.page_size), _GRAIN)
+        wanted = -(-dram // grain) * grain
+        if wanted not in (nbytes, there.made or nbytes):  # it may have grown, and who made it may come again
+            compare("dram", f"{format_size(wanted)} ({wanted} bytes)", f"{format_size(nbytes)} ({nbytes} bytes)")
+    if flash is not None:
+        asked = parse_flash(flash, path.name, dram, bool(tiers and tiers["durable"]), check_room=False)
+        compare("flash", asked.paths, tiers["files"] if tiers else "none")
+        if tiers and asked.paths == tiers["files"]:
+            compare("the capacity of flash", format_size(asked.nbytes), format_size(int(tiers["capacity"])))
+    if durable:
+        compare("durable", True, bool(tiers and tiers["durable"]))
+    if backing is not None:
+        compare("backing", str(_backing_path(path.name, backing)), there.backing)
+    if group is not None:
+        compare("group", _places.group_number(group), path.stat().st_gid if path.stat().st_mode & 0o050 else "none")
+    if base is not None:
+        compare("base", hex(whole(base, "base")), hex(there.base))
+    if reserve is not None:
+        compare("reserve", format_size(_span(parse_size(reserve))), format_size(there.reserve))
+    if problems:
+        raise Mismatch(
+            f"the space {path.name!r} exists, and is another than asked for: {'; '.join(problems)}; ask for that, "
+            "open() it, or remove it first"
+        )
+
+
+def _span(reserve: int) -> int:
+    """Whole GiB, and no less than a space needs."""
+    return max(-(-reserve // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
 
 
 def restore(root: Path, name: str, flash: Flash, backing: str | os.PathLike[str] | None) -> None:

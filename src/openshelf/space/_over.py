@@ -30,6 +30,10 @@ class Over:
         assert home is not None
         return self._cluster.on(home)
 
+    def host_of(self, home: Home) -> str:
+        assert home is not None
+        return self._cluster.shard.hosts[self._cluster.number_of_host(home)]
+
     def home(self, address: int) -> str:
         return self._cluster.shard.hosts[self._cluster.number_of(address)]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from openshelf import _core
+from openshelf import _core, _files
 from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import _shard
 from openshelf.space._sizes import format_size
@@ -35,8 +35,10 @@ class Header(NamedTuple):
     base: int
     reserve: int
     created_ns: int
+    page_size: int
     boot_id: str
     backing: str
+    made: int  # bytes that it had room for when it was made; 0: of an older version, not known
 
 
 def boot_id() -> str:
@@ -45,25 +47,40 @@ def boot_id() -> str:
 
 def root(create: bool = False) -> Path:
     """The directory of this user's spaces; refused if somebody else could have put it there."""
-    path = Path(os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.getuid()}")
+    path, handle = _open_root(create)
+    if handle is not None:
+        os.close(handle)
+    return path
+
+
+def _open_root(create: bool) -> tuple[Path, int | None]:
+    path = Path(os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.geteuid()}")
     if create:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700, parents=True)
-    if path.exists():
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise NotPermitted(
-                f"{path} must be a directory of user {os.getuid()} that nobody else can write (found owner "
-                f"{status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); remove it, or set OPENSHELF_DIR to yours"
-            )
-    return path
+    try:
+        return path, _files.open_folder(path)
+    except FileNotFoundError:
+        return path, None
+    except NotPermitted as error:
+        raise NotPermitted(f"no directory for spaces: {error}; or set OPENSHELF_DIR to one of yours") from None
 
 
 @contextlib.contextmanager
 def registry() -> Iterator[Path]:
     """The root, locked against other makers and removers of spaces."""
-    path = root(create=True)
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path, folder = _open_root(create=True)
+    assert folder is not None
+    try:
+        handle = _files.open_own(".lock", os.O_RDWR | os.O_CREAT, folder=folder)
+    except NotPermitted as error:
+        raise NotPermitted(f"in {path}: {error}") from None
+    except PermissionError:
+        raise NotPermitted(
+            f"user {os.geteuid()} may not write {path}; set OPENSHELF_DIR to a directory of yours"
+        ) from None
+    finally:
+        os.close(folder)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield path
@@ -98,7 +115,8 @@ def find(name: str) -> Path:
     """The directory of a space given by name, or by path for one that another user shares."""
     if url := url_of(Path(name).name):
         raise BadInput(f"{name!r} is one host's part of a space of several hosts: use its URL, {url}")
-    return find_directory(name, Path(name) if "/" in name else root() / check_name(name))
+    # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
+    return find_directory(name, Path(name).resolve() if "/" in name else root() / check_name(name))
 
 
 def find_directory(name: str, path: Path) -> Path:
@@ -141,7 +159,7 @@ def clear_debris(path: Path) -> None:
 
 
 _FILES = re.compile(
-    "control|members|data|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
+    "control|members|data|backing|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
     "|tiers|keeper[.](lock|sock|log|start)"  # of a flash tier
 )
 
@@ -164,9 +182,18 @@ def backing_link(path: Path, name: str) -> Path:
 
 
 def drop_backing(link: Path) -> None:
-    if link.is_symlink():
-        Path(os.readlink(link)).unlink(missing_ok=True)
-        link.unlink()
+    """Takes the file outside away, unless somebody has put a link on the way to it since: that could lead anywhere."""
+    if not link.is_symlink():
+        return
+    path = Path(os.readlink(link))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.readlink(f"/proc/self/fd/{folder}") == str(path.parent):
+                os.unlink(path.name, dir_fd=folder)
+        finally:
+            os.close(folder)
+    link.unlink()
 
 
 def taken_ranges(path: Path, besides: str = "") -> list[tuple[int, int]]:
@@ -215,31 +242,54 @@ def page_size_of(path: Path) -> int:
     return os.statvfs(where).f_bsize if mount_of(where)[0] == "hugetlbfs" else 4096
 
 
-def share_with(group: str, directory: Path, files: list[Path]) -> None:
+def group_number(group: str) -> int:
     try:
-        gid = grp.getgrnam(group).gr_gid
+        return grp.getgrnam(group).gr_gid
     except KeyError as error:
         raise BadInput(f"there is no group {group!r} on this host") from error
+
+
+def share_with(group: str, directory: Path, files: list[Path]) -> None:
+    gid = group_number(group)
     try:
-        for path in [directory, *files]:
-            os.chown(path, -1, gid)
+        for path in files:
+            handle = _files.open_own(path)
+            try:
+                os.fchown(handle, -1, gid)
+                os.fchmod(handle, 0o640 if path.name == "backing" else 0o660)
+            finally:
+                os.close(handle)
+        os.chown(directory, -1, gid)
     except PermissionError as error:
+        if isinstance(error, NotPermitted):
+            raise
         raise NotPermitted(f"user {os.getuid()} may not share with group {group!r}: not a member of it") from error
-    directory.chmod(0o2770)
+    directory.chmod(0o750)  # members open what is there; only the owner says what that is
     parent = directory.parent
     parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)  # others may pass through, not look
 
 
-def dispose(path: Path) -> None:
-    """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
+def check_disposable(path: Path) -> None:
+    """Refuses, before anything is changed, what dispose() could not do whole."""
+    if (owner := path.lstat().st_uid) != os.geteuid():
+        raise NotPermitted(f"the space at {path} belongs to user {owner}: only its owner can remove it")
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise NotPermitted(f"user {os.geteuid()} may not change {path.parent}, where the space is")
     if path.parent.resolve() != root().resolve():
         header(path)  # a path from elsewhere must lead to a space: it raises
     others = sorted(entry.name for entry in path.iterdir() if not _FILES.fullmatch(entry.name))
     if others:
         raise NotPermitted(f"{path} holds files that are not the space's ({', '.join(others)}); move them away first")
-    with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
-        _core.mark_removed(str(path))
+
+
+def dispose(path: Path) -> None:
+    """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
+    check_disposable(path)
     gone = path.parent / f".gone-{os.getpid()}-{path.name}"
-    path.rename(gone)
-    drop_backing(backing_link(path.parent, path.name))
-    _erase(gone)
+    path.rename(gone)  # first: if it fails, nothing has happened
+    try:
+        with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
+            _core.mark_removed(str(gone))
+    finally:
+        drop_backing(backing_link(path.parent, path.name))
+        _erase(gone)

@@ -6,7 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from openshelf.errors import Corrupt
+from openshelf import _files
+from openshelf.errors import Corrupt, NotPermitted
 
 FILE = "shard"
 
@@ -27,16 +28,16 @@ class Shard:
         return f"{self.space}@{self.hosts[self.own]}"
 
     def write(self, directory: Path) -> None:
-        path = directory / FILE
-        path.write_text(json.dumps(dataclasses.asdict(self)) + "\n")
-        path.chmod(0o600)
+        _files.write_own(directory / FILE, json.dumps(dataclasses.asdict(self)).encode() + b"\n")
 
 
 def read_shard(directory: Path) -> Shard:
     path = directory / FILE
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(_files.read_own(path))
         return Shard(**{**found, "hosts": tuple(found["hosts"])})
+    except NotPermitted:
+        raise
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"{path} cannot be read ({error}); remove the space on this host") from None
 

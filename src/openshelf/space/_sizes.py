@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from fractions import Fraction
 
 from openshelf.errors import BadInput
 
@@ -14,14 +16,22 @@ for _power, _letter in enumerate("KMGTP", start=1):
 
 def parse_size(text: str | int) -> int:
     """Bytes in a size given as an integer or as text with a binary (GiB) or decimal (GB) unit."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        size = text
-    else:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+    if isinstance(text, str):
+        match = re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
         unit = match[2].upper() if match else ""
         if not match or unit not in _UNITS or (_UNITS[unit] == 1 and "." in match[1]):
             raise BadInput(f"{text!r} is not a size; expected bytes or text such as '2GiB', '512MiB', '1.5GB'")
-        size = int(float(match[1]) * _UNITS[unit])
+        exact = Fraction(match[1]) * _UNITS[unit]  # a float would lose bytes of large ones
+        if exact.denominator != 1:
+            raise BadInput(f"{text!r} is not a size: {float(exact)} bytes are not whole ones")
+        size = int(exact)
+    else:
+        try:
+            size = -1 if isinstance(text, bool) else operator.index(text)  # numpy's too; a float may have lost some
+        except TypeError:
+            size = -1
+        if size < 0:
+            raise BadInput(f"{text!r} is not a size; expected an integer or text such as '2GiB', '512MiB', '1.5GB'")
     if not 0 < size < 1 << 63:
         raise BadInput(f"a size is positive and less than 2^63 bytes, got {text!r}")
     return size

@@ -79,7 +79,8 @@ class Space(Folder):
         what was there at the last flush() survives restarts and power cuts; create it again then, with `exist_ok`.
         `backing`: a directory (a tmpfs mounted
         huge=advise, a hugetlbfs), a file, or a /dev/dax device, instead of /dev/shm. `group`: whose members may open
-        it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`.
+        it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`; then Mismatch if it
+        was made with others than are given.
         """
         size = parse_size(dram)
         if durable and flash is None:
@@ -94,7 +95,11 @@ class Space(Folder):
             path = root / name
             if path.exists():
                 if exist_ok:
-                    return Space.open(name)
+                    space = Space.open(name)
+                    _making.check_same(
+                        path, int(space._native.stats()["bytes"]), size, backing, group, base, reserve, flash, durable
+                    )
+                    return space
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
             if tier and durable and exist_ok and _core.durable_at(tier.paths[0]):
@@ -129,6 +134,7 @@ class Space(Folder):
         path = _places.find(name)
         try:
             core = _core.Core.open(str(path), mode == "r", _places.boot_id())
+            core.check_usable()  # it may just have been removed
             if core.tiered and core.tiers is None:
                 _tiered.attach(core)
             return Space(core)
@@ -144,6 +150,7 @@ class Space(Folder):
         """
         with _places.registry():
             path = _find(name, hosts)
+            _places.check_disposable(path)
             if is_url(name):
                 _joining.let_go(path)
             _places.dispose(path)

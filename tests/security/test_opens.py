@@ -1,0 +1,90 @@
+"""Nothing opens a file by name but the two functions that look at what they got; every other place gives a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import openshelf
+
+PACKAGE = Path(openshelf.__file__).parent
+NATIVE = Path(__file__).parents[2] / "native"
+
+NAMED = "the caller names the file, to be read or written as by any other program"
+OFFLOAD = "tests/security has the attacks of offload's own functions"
+KERNEL = "the kernel's"
+PACKAGED = "comes with the package"
+# Whatever opens files, and why that cannot be used by somebody who prepared one. How many: a new one needs a reason.
+EXCEPTIONS = {
+    "_files.py": (2, "this is the function, and folders"),
+    "_keeper.py": (1, KERNEL),  # /dev/null
+    "cli/__init__.py": (1, KERNEL),
+    "cli/top.py": (1, KERNEL),
+    "cli/fabric.py": (3, NAMED),
+    "cli/plan.py": (1, NAMED),
+    "cli/twin.py": (1, NAMED),
+    "fabric/_include.py": (1, NAMED),
+    "fabric/_media.py": (1, PACKAGED),
+    "fabric/_nccl.py": (1, NAMED),
+    "fabric/_probe.py": (1, KERNEL),
+    "fabric/_probe_disk.py": (1, KERNEL),
+    "fabric/_probe_memory.py": (4, KERNEL),
+    "fabric/_protocols.py": (1, PACKAGED),
+    "fabric/_wires.py": (1, PACKAGED),
+    "show/trace.py": (1, NAMED),
+    "show/twin_trace.py": (1, NAMED),
+    "show/tour/_orders.py": (2, "in a private temporary directory"),
+    "show/tour/_two_hosts.py": (1, "in a private temporary directory"),
+    "space/_alone.py": (1, "only to lock it: nothing is read or written"),
+    "space/_keepers.py": (1, KERNEL),
+    "space/_places.py": (4, "the kernel's, and a folder whose name alone is looked at before a file is unlinked"),
+    "space/_space.py": (2, KERNEL),
+    "space/devices/host.py": (1, KERNEL),
+    "twin/_chakra.py": (1, NAMED),
+}
+THEIRS = ("offload/", "adapters/")  # whose own tests have their attacks
+METHODS = {"read_text", "read_bytes", "write_text", "write_bytes"}
+
+
+def opens(source: str) -> int:
+    """How many calls of a file open files by name."""
+    count = 0
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name):
+            count += called.id == "open"
+        elif isinstance(called, ast.Attribute):
+            of_os = isinstance(called.value, ast.Name) and called.value.id in ("os", "io", "builtins")
+            mode = (
+                bool(node.args)
+                and isinstance(node.args[0], ast.Constant)
+                and node.args[0].value in ("rb", "wb", "r", "w", "a", "r+b")
+            )
+            count += called.attr in METHODS or (called.attr == "open" and (of_os or mode))
+    return count
+
+
+def test_python_opens_files_in_one_place_or_for_a_reason() -> None:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if not name.startswith(THEIRS) and (count := opens(path.read_text())):
+            found[name] = count
+    assert found == {name: count for name, (count, _) in EXCEPTIONS.items()}
+
+
+def test_the_search_sees_what_it_looks_for() -> None:
+    assert opens("open('x')\nos.open(p, 0)\np.open('rb')\np.read_text()\nSpace.open(name)\nwire.open()") == 4
+
+
+def test_native_code_opens_files_in_one_place() -> None:
+    calls = re.compile(r"(?<![\w>.])(::open(at2?)?|open64|openat|::creat|f(re)?open|shm_open)\(|std::[io]?fstream\b")
+    of_the_kernel = ("/dev/userfaultfd", "/proc/self/smaps")
+    found = set()
+    for path in [*NATIVE.glob("*.cpp"), *NATIVE.glob("*.hpp")]:
+        if any(calls.search(line) and not any(name in line for name in of_the_kernel) for line in path.open()):
+            found.add(path.name)
+    assert found == {"trusted.cpp"}
