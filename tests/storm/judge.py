@@ -37,7 +37,8 @@ def restore(state: State, kind: str, place: str) -> None:
         life, there = member.book.life(index)
         options = member.options(index, life)
         try:
-            space = Space.create(TITLES[index], "32MiB", exist_ok=True, **options)
+            dram = "64MiB" if index == CONTESTED else "32MiB"  # as it was made
+            space = Space.create(TITLES[index], dram, exist_ok=True, **options)
         except (
             Corrupt,
             NameTaken,
