@@ -111,3 +111,24 @@ def test_refusals() -> None:
     assert not any(one.is_meta for one in model.parameters())
     with pytest.raises(BadInput, match="fallback is 'modules'"):
         offload.wrap(model, "1MiB", fallback="hope")  # type: ignore[arg-type]
+
+
+class Careful(Wandering):
+    """It sends its input to where its weights are, as Llama 4 does."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.to(self.layers[7].weight.device))
+
+
+def test_code_that_goes_by_the_device_of_weights_is_refused_not_run_on_nothing() -> None:
+    torch.manual_seed(3)
+    model, x = Careful(), torch.randn(2, 96)
+    with torch.no_grad():
+        expected = model(x)[0]
+    wrapped = offload.wrap(model, 5 * LAYER, fallback="modules", fabric=RATES, cache=False)
+    wrapped(x)
+    with pytest.raises(CaptureFailed, match="a tensor without memory"):
+        wrapped(x)
+    wrapped.unwrap()
+    with torch.no_grad():
+        assert torch.equal(model(x)[0], expected)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import NoRoom
+from openshelf.errors import CaptureFailed, NoRoom
 from openshelf.offload._emptied import Forward, values_of
 from openshelf.offload._holes import Holes
 from openshelf.offload._homes import Homes
@@ -95,7 +95,9 @@ class ByModule:
                 self._uses[s].append(position)
         self._emptied = self._weights.empty(self._forward)
         for path, module in self._model.named_modules():  # weights are there before other hooks look
-            enter = module.register_forward_pre_hook(lambda *_, path=path: self._enter(path), prepend=True)
+            enter = module.register_forward_pre_hook(
+                lambda _, args, kwargs, path=path: self._enter(path, args, kwargs), prepend=True, with_kwargs=True
+            )
             leave = module.register_forward_hook(lambda *_, path=path: self._leave(path), always_call=True)
             self._hooks += [enter, leave]
 
@@ -126,7 +128,13 @@ class ByModule:
         self._pins.clear()
         self._holes = Holes(self._budget)
 
-    def _enter(self, path: str) -> None:
+    def _enter(self, path: str, args: Any, kwargs: Any) -> None:
+        if any(isinstance(one, torch.Tensor) and one.is_meta for one in (*args, *kwargs.values())):
+            raise CaptureFailed(
+                f"the module {path or 'of the model itself'!r} was handed a tensor without memory: the code around it "
+                "goes by the device of weights that are not in memory then, so it cannot run module by module. Plan "
+                "it (offload.plan, offload.wrap without a fallback), or run it as it is"
+            )
         needs = self._needs.get(path, ())
         for position in range(self._position, self._position + len(self._order)):
             if self._order[position % len(self._order)][0] == path:
