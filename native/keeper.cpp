@@ -111,7 +111,7 @@ private:
     std::vector<Handed> handed_;
     std::unique_ptr<Listener> listener_;
     bool stopping_ = false, handing_over_ = false;
-    u64 busy_ns_ = 0, ticked_ns_ = now_ns();
+    u64 busy_ns_ = 0, ticked_ns_ = now_ns(), needed_ns_ = now_ns();
 };
 
 Keeper::~Keeper() {
@@ -311,6 +311,7 @@ void Keeper::accept_process() {
         const int fd = door_.next(local_);
         if (fd < 0) return;
         sockets_[fd].watch = loop_.watch(fd, [this, fd] { hear(fd); });
+        needed_ns_ = now_ns();  // it may have left before needed() is asked
     }
 }
 
@@ -504,7 +505,7 @@ void Keeper::run() {
     listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); }, [this](const std::string& text) { say(text); });
     if (listen(local_, 64) < 0) fail_os("listening for local processes", errno);  // last: who finds it finds all
     watches_[2] = loop_.watch(local_, [this] { accept_process(); });
-    u64 needed_ns = now_ns(), asked_ns = 0, leaving_ns = 0;
+    u64 asked_ns = 0, leaving_ns = 0;
     bool waiting = false;
     for (;;) {
         u64 now = now_ns();
@@ -517,9 +518,9 @@ void Keeper::run() {
         end_closes(now);
         if (now - asked_ns > 100 * MILLI) {
             asked_ns = now;
-            if (needed()) needed_ns = now;
+            if (needed()) needed_ns_ = now;
         }
-        if (options_.linger_s >= 0 && double(now - needed_ns) > options_.linger_s * 1e9) stopping_ = true;
+        if (options_.linger_s >= 0 && double(now - needed_ns_) > options_.linger_s * 1e9) stopping_ = true;
         if (handing_over_) return;           // what was borrowed is the next one's
         if (!stopping_) continue;
         if (!leaving_ns) {

@@ -43,6 +43,7 @@ private:
     KeeperPlace place_;
     int local_ = -1, signals_ = -1;
     bool stopping_ = false;
+    u64 needed_ns_ = now_ns();
     std::unique_ptr<TierEngine> engine_;
     std::shared_ptr<Space> space_;
     Loop loop_;
@@ -84,6 +85,7 @@ void TierKeeper::accept_process() {
         const int fd = door_.next(local_);
         if (fd < 0) return;
         greet(fd);
+        needed_ns_ = now_ns();  // it may have left before anybody looks
     }
 }
 
@@ -174,7 +176,7 @@ void TierKeeper::hear(int socket) {
 }
 
 void TierKeeper::run() {
-    u64 needed = now_ns(), asked = 0;
+    u64 asked = 0;
     bool settled = false;
     for (;;) {
         loop_.wait(settled ? 50 : 2);
@@ -184,9 +186,9 @@ void TierKeeper::run() {
         if (!settled || now - asked > 20'000'000) {
             asked = now;
             settled = engine_->settle();
-            if (!sockets_.empty()) needed = now;
+            if (!sockets_.empty()) needed_ns_ = now;
             else if (load(space_->header().removed)) return;
-            if (linger_s_ >= 0 && double(now - needed) > linger_s_ * 1e9) return;
+            if (linger_s_ >= 0 && double(now - needed_ns_) > linger_s_ * 1e9) return;
         }
     }
 }

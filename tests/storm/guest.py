@@ -37,6 +37,9 @@ class Guest(Worker):
     def where(self, index: int) -> str:
         return f"{os.environ['STORM_URL']}/{TITLES[index]}"
 
+    def contested(self, index: int) -> bool:
+        return False
+
     def owns(self, index: int) -> bool:
         return False
 

@@ -81,14 +81,22 @@ def shown(space: Space, index: int, life: int, owner: int) -> dict[int, int]:
 
 
 def sound(space: Space) -> None:
-    """The metadata is whole, and no memory is kept that nobody holds."""
-    space.describe()  # gives back what the dead had
-    checked = space.check()
-    if wrong := {kind: count for kind, count in checked.items() if kind not in ("arrays", "bytes") and count}:
-        raise Problem(f"the check of {space.name} finds {wrong}")
-    listed = sum(entry[1] for entry in space._native.list(""))
-    if checked["bytes"] != listed:
-        raise Problem(f"{space.name} keeps {checked['bytes'] - listed} bytes that nobody holds")
+    """The metadata is whole, and no memory is kept that nobody holds. A host learns within seconds of what a process of
+    another one let go of."""
+    deadline = time.monotonic() + _PATIENCE_S
+    here = getattr(space._native, "core", space._native)  # of a space over hosts, what lives on this one
+    while True:
+        space.describe()  # gives back what the dead had
+        checked = space.check()
+        if wrong := {kind: count for kind, count in checked.items() if kind not in ("arrays", "bytes") and count}:
+            raise Problem(f"the check of {space.name} finds {wrong}")
+        kept, listed = here.audit()["bytes"], sum(entry[1] for entry in here.list(""))
+        if kept == listed:
+            return
+        if here is space._native or time.monotonic() > deadline:
+            more = f"{kept - listed} bytes; {here.stats()}; {here.list('')}"
+            raise Problem(f"{space.name} keeps what nobody holds: {more}")
+        time.sleep(0.05)
 
 
 def last_look(state: State, kind: str, place: str) -> None:
@@ -137,28 +145,32 @@ def url_of(index: int) -> str:
     return f"{os.environ['STORM_URL']}/{TITLES[index]}"
 
 
-def furnish_over_hosts(state: State, index: int, life: int) -> None:
-    with Space.open(url_of(index), contribute=CONTRIBUTE) as space:
-        furnish(space, index, life, home=0)
+def furnish_over_hosts(state: State, lives: dict[int, int]) -> None:
+    """The spaces begin these lives."""
+    for index, life in lives.items():
+        with Space.open(url_of(index), contribute=CONTRIBUTE) as space:
+            furnish(space, index, life, home=0)
 
 
-def visit(state: State, index: int) -> None:
-    Space.open(url_of(index), contribute=CONTRIBUTE).close()
+def visit(state: State, indexes: list[int]) -> None:
+    """This host has a part of them, and a keeper."""
+    for index in indexes:
+        Space.open(url_of(index), contribute=CONTRIBUTE).close()
 
 
-def remove_part(state: State, index: int) -> None:
-    """This host's part goes; its keeper may not have noticed yet that the last process has let go."""
+def remove_parts(state: State, indexes: list[int]) -> None:
+    """This host's parts go; its keeper may not have noticed yet that the last process has let go."""
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            Space.remove(url_of(index))
-            return
-        except UnknownName:
-            return  # nobody opened it here
-        except NotPermitted:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    for index in indexes:
+        while True:
+            try:
+                Space.remove(url_of(index))
+            except UnknownName:
+                break  # gone, or nobody opened it here
+            except NotPermitted:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
 
 def forget_home(book: Ledger, index: int, life: int, home: int) -> None:
@@ -179,4 +191,6 @@ def last_look_over_hosts(state: State, place: str) -> None:
             if life_of(space, index) != life:
                 raise Problem(f"{TITLES[index]} is of another life than {life}")
             look_at_names(space, book, Handle(space, index, life))
+            if "channel" in space:
+                space.delete("channel")  # with the arrays that were under way in it
             sound(space)

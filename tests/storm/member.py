@@ -75,12 +75,16 @@ class Member:
 
     # Spaces
 
+    def contested(self, index: int) -> bool:
+        """Whether everybody creates and removes it."""
+        return index == CONTESTED
+
     def owns(self, index: int) -> bool:
-        return self.slot == index != CONTESTED
+        return self.slot == index and not self.contested(index)
 
     def options(self, index: int, life: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
-        if index != CONTESTED and life % 3:  # the others have the addresses of the life before, where they are free
+        if not self.contested(index) and life % 3:  # the others have the addresses of the life before
             made.update(base=_FIRST_BASE + (index * 128 + life % 128) * _STEP, reserve=_STEP)
         if flash := _FLASH.get(self.kind):
             made["flash"] = f"{self.place}/flash/{TITLES[index]}:{flash}"
@@ -114,7 +118,7 @@ class Member:
             space = Space.open(TITLES[index], mode)
             life = life_of(space, index)
         except (UnknownName, Closed) as error:
-            if index != CONTESTED and before == self.book.life(index) and before[1] == THERE:
+            if not self.contested(index) and before == self.book.life(index) and before[1] == THERE:
                 raise Problem(f"{TITLES[index]} is there, and cannot be opened: {error!r}") from error
             return None
         except OpenshelfError as error:
@@ -123,7 +127,7 @@ class Member:
             if not (self.views or self.handles):
                 raise Problem(f"nothing is held, and yet {error!r}") from error
             return None
-        if index != CONTESTED and not before[0] <= life <= self.book.life(index)[0]:
+        if not self.contested(index) and not before[0] <= life <= self.book.life(index)[0]:
             raise Problem(f"{TITLES[index]} is of life {life}, not of {before[0]} to {self.book.life(index)[0]}")
         self.handles[index] = Handle(space, index, life)
         return self.handles[index]
@@ -138,7 +142,7 @@ class Member:
         try:
             yield
         except Closed as error:
-            if handle.number != CONTESTED and self.book.there(handle.number, handle.life):
+            if not self.contested(handle.number) and self.book.there(handle.number, handle.life):
                 raise Problem(f"{TITLES[handle.number]} was not removed, and yet {error!r}") from error
             self.leave(handle.number)
         except allowed:
@@ -161,7 +165,7 @@ class Member:
     @contextlib.contextmanager
     def changing(self, handle: Handle, change: Change) -> Iterator[None]:
         """Says before what is about to be changed, and afterwards that it is."""
-        if handle.number == CONTESTED:
+        if self.contested(handle.number):
             with self.law(handle, NameTaken, UnknownName):
                 yield
             return
@@ -179,7 +183,7 @@ class Member:
             view: Words = array.numpy()
             content = content_of(view, handle.number, handle.life, owner)
             found = array, Held(view, handle.number, handle.life, owner, content)
-        if handle.number != CONTESTED:
+        if not self.contested(handle.number):
             self.book.judge(handle.number, handle.life, owner, name, before, found[1].content if found else 0)
         return found
 

@@ -31,7 +31,7 @@ from tests.storm.work import work
 
 HANG_S = 10.0
 _TICK_S = 0.005
-_LINGER_S = {"hosts": "4"}  # of keepers: longer than all processes of a host have nothing open
+_LINGER_S = {"hosts": "2"}  # of keepers: longer than all processes of a host have nothing open
 
 
 class Slot:
@@ -68,8 +68,7 @@ class Storm:
         """Events for so long; then everybody ends, and what is left is judged."""
         try:
             if self.kind == "hosts":
-                for index in range(SPACES):
-                    self.publish(index)
+                self.publish(list(range(SPACES)))
             for slot in self.slots:
                 self.start(slot)
             self.watch(0.3)
@@ -181,13 +180,14 @@ class Storm:
     def keepers(self) -> list[int]:
         return sorted(pid for host in self.hosts for pid in host.keepers())
 
-    def publish(self, index: int) -> None:
-        """The next life of a space over hosts."""
-        life = self.book.life(index)[0] + 1
-        self.ask(judge.furnish_over_hosts, index, life)
+    def publish(self, indexes: list[int]) -> None:
+        """The next life of spaces over hosts."""
+        lives = {index: self.book.life(index)[0] + 1 for index in indexes}
+        self.ask(judge.furnish_over_hosts, lives)
         for host in range(1, len(self.hosts)):
-            self.ask(judge.visit, index, host=host)  # a keeper is there from now on
-        self.book.live(index, life, THERE)
+            self.ask(judge.visit, indexes, host=host)  # a keeper is there from now on
+        for index, life in lives.items():
+            self.book.live(index, life, THERE)
 
     def remake(self, event: Event) -> None:
         """Everybody leaves a space over hosts; one part or both are removed, while keepers live, and made again."""
@@ -198,9 +198,9 @@ class Storm:
             self.watch(0)
             self.wait()
         for host in range(1 - both, len(self.hosts)):
-            self.ask(judge.remove_part, index, host=host)
+            self.ask(judge.remove_parts, [index], host=host)
         if both:
-            self.publish(index)
+            self.publish([index])
         else:
             judge.forget_home(self.book, index, life, 1)
             self.book.live(index, life, THERE)
@@ -316,8 +316,7 @@ class Storm:
             for host in range(len(self.hosts)):
                 self.ask(judge.last_look_over_hosts, str(self.place), host=host)
             for host in range(len(self.hosts)):
-                for index in range(SPACES):
-                    self.ask(judge.remove_part, index, host=host)
+                self.ask(judge.remove_parts, list(range(SPACES)), host=host)
         else:
             self.ask(judge.last_look, self.kind, str(self.place))
         deadline = time.monotonic() + 30

@@ -14,16 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.storm.ledger import NONE, Change, Ledger, Problem, content_of, tag, words
-from tests.storm.plan import OPERATIONS, events, operations
+from tests.storm.plan import KINDS, OPERATIONS, events, operations
 from tests.storm.storm import storm
 from tests.storm.work import worker_of
 
 SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
 SEED = int(os.environ.get("OPENSHELF_SEED", "1"))
-STEADY = ("plain", "tiered", "durable")
 
 
-@pytest.mark.parametrize("kind", STEADY)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_wrong_lost_stuck_or_left(kind: str) -> None:
     done = storm(kind, SEED, 4.0)
     assert all(done.steps[what] for what in ("read", "changed")), f"hardly anything happened: {done.steps}"
@@ -32,9 +31,9 @@ def test_nothing_is_wrong_lost_stuck_or_left(kind: str) -> None:
 @pytest.mark.soak
 @pytest.mark.skipif(not SOAK, reason="ten minutes")
 @pytest.mark.parametrize("part", range(10))
-@pytest.mark.parametrize("kind", STEADY)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_wrong_lost_stuck_or_left_in_ten_minutes(kind: str, part: int) -> None:
-    storm(kind, SEED + 1 + part, 60.0 / len(STEADY))
+    storm(kind, SEED + 1 + part, 60.0 / len(KINDS))
 
 
 # The plan

@@ -193,7 +193,7 @@ class Worker(Member):
     def delete(self, step: Operation) -> None:
         if handle := self.enter(step.space):
             content = self.shown(handle).get(step.name, 0)
-            if content or handle.number == CONTESTED:
+            if content or self.contested(handle.number):
                 with self.changing(handle, Change(handle.life, step.name, NONE, 0)):
                     handle.space.delete(self.title(step.name))
                     self.count("changed")
@@ -201,7 +201,7 @@ class Worker(Member):
     def rename(self, step: Operation) -> None:
         if handle := self.enter(step.space):
             shown = self.shown(handle)
-            if (step.name in shown and step.other not in shown) or handle.number == CONTESTED:
+            if (step.name in shown and step.other not in shown) or self.contested(handle.number):
                 change = Change(handle.life, step.name, step.other, shown.get(step.name, 0))
                 with self.changing(handle, change):
                     handle.space.rename(self.title(step.name), self.title(step.other))
