@@ -24,8 +24,11 @@ SEED = int(os.environ.get("OPENSHELF_SEED", "1"))
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_wrong_lost_stuck_or_left(kind: str) -> None:
-    done = storm(kind, SEED, 4.0)
-    assert all(done.steps[what] for what in ("read", "changed")), f"hardly anything happened: {done.steps}"
+    for _ in range(4):  # on a busy machine hardly anything may happen in so short a time
+        done = storm(kind, SEED, 4.0)
+        if all(done.steps[what] for what in ("read", "changed")):
+            return
+    pytest.fail(f"hardly anything happened: {done.steps}")
 
 
 @pytest.mark.soak
