@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import NotPermitted, OpenshelfError
+from openshelf.errors import Mismatch, NotPermitted, OpenshelfError
 from openshelf.space import _places
 from tests.security.attacker import TRAPS, Trap, another_user, fifo, foreign, needs_another_user, run_as_other, symlink
 from tests.security.forging import CHECK, with_backing
@@ -124,6 +124,9 @@ def left(home: Path, sticky: Path) -> dict[str, Path]:
 
 
 def test_files_that_are_ours_are_restored(home: Path, sticky: Path, left: dict[str, Path]) -> None:
+    flash = f"{sticky}/shelf.flash:256MiB"
+    with pytest.raises(Mismatch, match=r"has its base at 0x[0-9a-f]+, not at 0x290000000000"):
+        Space.create("shelf", "32MiB", flash=flash, durable=True, exist_ok=True, base=0x2900_0000_0000)
     with durable(sticky) as space:
         assert space["x"].numpy().sum() == 4950
     Space.remove("shelf")

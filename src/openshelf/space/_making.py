@@ -180,10 +180,24 @@ def _span(reserve: int) -> int:
     return max(-(-reserve // (1 << 30)) * (1 << 30), _core.SMALLEST_RESERVE)
 
 
-def restore(root: Path, name: str, flash: Flash, backing: str | os.PathLike[str] | None) -> None:
+def restore(
+    root: Path,
+    name: str,
+    flash: Flash,
+    backing: str | os.PathLike[str] | None,
+    base: int | None,
+    reserve: str | int | None,
+) -> None:
     """Makes the directory of a durable space again, as it was at its last flush. Under the registry's lock."""
-    base, reserve, units, _ = _core.durable_geometry(flash.paths[0])
-    check_base(root, base, reserve)
+    first, span, units, _ = _core.durable_geometry(flash.paths[0])
+    if base is not None and whole(base, "base") != first:
+        raise Mismatch(f"the durable space at {flash.paths[0]} has its base at {first:#x}, not at {base:#x}")
+    if reserve is not None and _span(parse_size(reserve)) != span:
+        raise Mismatch(
+            f"the durable space at {flash.paths[0]} reserves {format_size(span)} of addresses, not "
+            f"{format_size(_span(parse_size(reserve)))}"
+        )
+    check_base(root, first, span)
     data = None if backing is None else _backing_file(root, name, units * _core.UNIT, backing)
     directory = root / f".new-{os.getpid()}-{name}"
     directory.mkdir(mode=0o700)

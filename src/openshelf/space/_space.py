@@ -103,7 +103,7 @@ class Space(Folder):
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
             if tier and durable and exist_ok and _core.durable_at(tier.paths[0]):
-                _making.restore(root, name, tier, backing)
+                _making.restore(root, name, tier, backing, base, reserve)
             else:
                 _making.create(root, name, size, backing, group, base, reserve, None, tier)
         return Space.open(name)
