@@ -62,10 +62,10 @@ struct Header {
     char name[72];
     char backing[1024];     // of the data, for people; what is opened is in a file that only the owner can write: trusted.hpp
     u64 check;              // of everything above
+    u64 made;               // bytes of data at first; it may have grown since. Not part of the layout: 0 in older spaces
     // changes while the space lives; covered by the seal
     alignas(64) u64 removed;
     u64 seal;               // checksum of all metadata, written by the last member to leave; 0 while open
-    u64 made;               // bytes of data at first; it may have grown since. Not part of the layout: 0 in older spaces
 };
 
 struct PageHeap {
