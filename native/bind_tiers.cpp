@@ -136,20 +136,21 @@ void bind_tiers(nb::module_& m) {
         TierWords::create(directory, {units, capacity, slots, files, durable, id}, mode);
         Flash::create(real_disk(), files, slots, id);
         if (!durable) return;
-        Journal journal(real_disk(), files[0]);
+        Journal journal(real_disk(), journal_path(files[0], id));
         journal.create();
     });
     // The files of a space that is being taken away; or whose making came to no end: then not what was flushed before it began.
     m.def("remove_flash", [](const std::string& directory, bool unfinished) {
         nb::gil_scoped_release release;
         TierWords words(directory, false);
-        if (unfinished && words.head().durable && durable_at(real_disk(), words.files()[0])) {
-            Journal journal(real_disk(), words.files()[0]);
+        const std::string path = journal_path(words.files()[0], words.head().id);
+        Journal journal(real_disk(), path);
+        if (unfinished && words.head().durable && Journal::exists(real_disk(), path)) {
             journal.recover();
             if (journal.generation()) return;
         }
         Flash::remove(real_disk(), words.files(), words.head().id);
-        if (words.head().durable && !real_disk().exists(words.files()[0])) Journal(real_disk(), words.files()[0]).remove();
+        if (words.head().durable) journal.remove();
     });
     m.def("durable_at", [](const std::string& path) { return durable_at(real_disk(), path); });
     m.def("durable_geometry", [](const std::string& path) {

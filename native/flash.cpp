@@ -65,6 +65,18 @@ static bool is_ours(File& file, u64 id, u64 number, u64 files) {
     return file.read(sector.bytes, SECTOR, 0) == ssize_t(SECTOR) && !std::memcmp(sector.bytes, &wanted, sizeof wanted);
 }
 
+u64 Flash::id_at(Disk& disk, const std::string& path) {
+    int error = 0;
+    auto file = disk.open(path, Disk::existing, true, error);
+    if (!file && error != -ENOENT) fail_os("opening the flash file " + path, -error);
+    Sector sector;
+    FileHead head{};
+    if (!file || file->read(sector.bytes, SECTOR, 0) != ssize_t(SECTOR)) return 0;
+    std::memcpy(&head, sector.bytes, sizeof head);
+    const FileHead wanted = file_head(head.id, 0, head.files);
+    return std::memcmp(&head, &wanted, sizeof head) ? 0 : head.id;
+}
+
 // What is there and cannot be trusted is no file of the space: `why` says it.
 static std::unique_ptr<File> open_existing(Disk& disk, const std::string& path, int& error, std::string& why) {
     try {

@@ -21,6 +21,7 @@ public:
     // Makes the files, with room for all slots.
     static void create(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 id);
     static void remove(Disk& disk, const std::vector<std::string>& paths, u64 id);  // those that are this space's
+    static u64 id_at(Disk& disk, const std::string& path);                          // of the space whose first file it is; 0: none, or no such file
     Flash(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 id);    // a file that cannot be opened: told when it is needed
 
     // How many slots from this one on, at most `most`, one read or write can take.

@@ -186,11 +186,13 @@ bool TierClient::find_keeper(int& socket) {
         } catch (const Error& error) { gone = error.code == Code::closed; }  // another space is there now
         if (next >= 0) close(next);
         if (gone || load(space_.header().removed)) {  // there will be no other: what is on flash is gone
-            if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
             std::unique_lock lock(mutex_);
-            unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";
+            unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";  // first: who touches its pages tells it
+            lock.unlock();
+            if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
+            lock.lock();
             for (auto& [id, pending] : pending_)
-                if (!pending.done) pending.done = true, pending.text = "flash:" + unattached_;
+                if (!pending.done) pending.done = true, pending.text = "closed:" + unattached_;
             changed_.notify_all();
             changed_.wait(lock, [&] { return stop_; });
             return false;

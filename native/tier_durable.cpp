@@ -23,10 +23,11 @@ constexpr u64 WORDS_A_PAGE = PAGE / sizeof(TierWord);
 
 void TierEngine::load_image() {
     if (!durable_) return;
-    journal_ = std::make_unique<Journal>(disk_, words_.files()[0]);
+    const std::string path = journal_path(words_.files()[0], words_.head().id);
+    journal_ = std::make_unique<Journal>(disk_, path);
     kept_.assign(slots_.size(), 0);
     kept_next_.assign(slots_.size(), 0);
-    if (!Journal::exists(disk_, words_.files()[0])) {  // the maker was killed before the first commit
+    if (!Journal::exists(disk_, path)) {  // the maker was killed before the first commit
         journal_->create();
         return;
     }
@@ -189,7 +190,22 @@ std::string TierEngine::commit() {
 
 // Again, after the machine or the space's directory went
 
-bool durable_at(Disk& disk, const std::string& path) { return Journal::exists(disk, path); }
+std::string journal_path(const std::string& path, u64 id) {
+    char text[20];
+    std::snprintf(text, sizeof text, ".%016llx", static_cast<unsigned long long>(id));
+    return path + text;
+}
+
+bool durable_at(Disk& disk, const std::string& path) {
+    const u64 id = Flash::id_at(disk, path);
+    return id && Journal::exists(disk, journal_path(path, id));
+}
+
+static std::string journal_at(Disk& disk, const std::string& path) {
+    const u64 id = Flash::id_at(disk, path);
+    if (!id) throw Error(Code::corrupt, path + " is not the first flash file of a space, or its head is damaged");
+    return journal_path(path, id);
+}
 
 static DurableHead durable_head(const Journal& journal, const std::string& path) {
     DurableHead head{};
@@ -202,7 +218,7 @@ static DurableHead durable_head(const Journal& journal, const std::string& path)
 }
 
 Restored durable_geometry(Disk& disk, const std::string& path) {
-    Journal journal(disk, path);
+    Journal journal(disk, journal_at(disk, path));
     journal.recover();
     DurableHead head = durable_head(journal, path);
     return {head.base, head.reserve, head.units, head.slots};
@@ -212,7 +228,7 @@ u64 header_check(const Header& header);
 
 void restore_space(Disk& disk, const std::string& directory, const std::string& name, const std::string& boot_id, const std::string& backing,
                    const std::vector<std::string>& files, u64 capacity) {
-    Journal journal(disk, files[0]);
+    Journal journal(disk, journal_at(disk, files[0]));
     journal.recover();
     const DurableHead durable = durable_head(journal, files[0]);
     if (files.size() != durable.files) throw Error(Code::bad_input, "the durable space at " + files[0] + " has " + std::to_string(durable.files) + " files, got " + std::to_string(files.size()));

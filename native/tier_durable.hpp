@@ -1,4 +1,4 @@
-// What a durable space leaves on flash beside its slots: a journal (journal.hpp) at the path of its first file, whose image is
+// What a durable space leaves on flash beside its slots: a journal (journal.hpp) beside its first file, whose image is
 //
 //   page 0            DurableHead
 //   page 1 ...        a TierWord for every unit, flash or empty, 256 a page
@@ -21,7 +21,10 @@ struct DurableHead {
 
 struct Restored { u64 base, reserve, units, slots; };
 
-// Whether a durable space left its journal at the path of its first file.
+// Where the journal is. The space's id is in its name: the keeper of a space that was removed may be at a commit still, and must not
+// write over the journal of the next one at that path.
+std::string journal_path(const std::string& path, u64 id);
+// Whether a durable space left its journal beside its first file.
 bool durable_at(Disk& disk, const std::string& path);
 Restored durable_geometry(Disk& disk, const std::string& path);
 // Makes the files of the space in a directory (empty, the caller's) as they were at the last commit; its data is all on flash.

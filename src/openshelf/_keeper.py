@@ -79,14 +79,14 @@ def main() -> None:
         _detach(args.detach, args.tell)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # native code waits: Python's own handler would never be run
     try:
+        core = _load(args.core)
         if args.detach:
-            _load(args.core).bound_log(_LOG_MOST)
+            core.bound_log(_LOG_MOST)
         if args.space:
-            _load(args.core).tier_keeper_run(args.space, args.boot_id, args.linger)
+            core.tier_keeper_run(args.space, args.boot_id, args.linger)
             return
         hosts = args.hosts.split(",")
         key = _read_key(args.file)
-        core = _load(args.core)
         print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, spaces in {args.root}", flush=True)
         core.keeper_run(args.root, hosts, args.own, key, args.linger, args.boot_id)
         print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, ended", flush=True)

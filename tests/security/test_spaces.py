@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import Mismatch, NotPermitted, OpenshelfError
+from openshelf.errors import Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import _places
 from tests.security.attacker import TRAPS, Trap, another_user, fifo, foreign, needs_another_user, run_as_other, symlink
 from tests.security.forging import CHECK, with_backing
@@ -167,7 +167,8 @@ def test_a_flash_file_that_somebody_else_made_gets_no_byte_of_ours(
     with pytest.raises(OpenshelfError, match=r"shelf\.flash"):
         use()
     assert (state_of(ours)[3:], state_of(left["flash"])) == before
-    Space.remove("shelf")
+    with pytest.raises(UnknownName):  # nothing was made of it
+        Space.remove("shelf")
     assert ours.exists()
     assert os.path.lexists(left["flash"])
 

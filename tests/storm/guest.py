@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,11 +20,10 @@ from openshelf.errors import BadInput, HostLost, OpenshelfError, UnknownName
 from tests.storm.ledger import REMOVING, SINCE_NS, SPACES, Change, Problem
 from tests.storm.member import TITLES, Handle, Held, life_of
 from tests.storm.plan import Operation
-from tests.storm.worker import Worker
+from tests.storm.worker import TROUBLE_S, Worker
 
 HOSTS = 2
 CONTRIBUTE = "64MiB"
-TROUBLE_S = 20.0
 _PATIENCE_S = 60.0
 
 
@@ -45,10 +43,6 @@ class Guest(Worker):
 
     def homes(self, name: int) -> dict[str, Any]:
         return {"home": home_of(name)}
-
-    def troubled(self) -> bool:
-        """Whether the storm had its hand on a keeper, or on a whole host, a short time ago."""
-        return time.monotonic() - self.book.trouble_s < TROUBLE_S
 
     def excuse(self, error: OpenshelfError, index: int) -> None:
         if not self.troubled():
@@ -159,6 +153,3 @@ class Guest(Worker):
                 handle.space.get(array, copy).wait()
                 content = int(copy[0]) >> 1 & 0x7FFF_FFFF
                 self.keep(Held(copy, handle.number, handle.life, step.owner, content))
-
-    def lawful_end(self, code: int) -> bool:
-        return super().lawful_end(code) or (code == -signal.SIGBUS and self.troubled())

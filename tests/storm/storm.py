@@ -22,12 +22,13 @@ from tests.hosts.nursery import NurseryPeer
 from tests.hosts.storm import check_last_words
 from tests.processes import Died, Failed, stop_process
 from tests.storm import judge
-from tests.storm.guest import HOSTS, TROUBLE_S
+from tests.storm.guest import HOSTS
 from tests.storm.ledger import CHILD, DOING, REMOVING, SINCE_NS, SPACES, STEP, TALLIES, THERE, WORKERS, Ledger, Problem
 from tests.storm.member import TITLES
 from tests.storm.plan import Event, events, operations
 from tests.storm.stuck import where_is
 from tests.storm.work import work
+from tests.storm.worker import REMOVED, TROUBLE_S
 
 HANG_S = 10.0
 _TICK_S = 0.005
@@ -116,7 +117,7 @@ class Storm:
         slot.peer.kill()
         code = slot.peer.process.exitcode
         if code != -signal.SIGKILL:
-            raise Problem(f"worker {slot.number} ended by itself with {code}: {slot.peer.text()}")
+            self.judge_death(slot, slot.peer, code)
         self.orphan(slot)
         slot.peer = None
 
@@ -128,7 +129,7 @@ class Storm:
                 self.wait()
             if self.book.slots[number, DOING] and not self.book.slots[number, CHILD]:
                 assert slot.peer is not None
-                raise Problem(f"an orphan of worker {slot.number} ended by itself: {slot.peer.text()}")
+                self.judge_death(slot, slot.peer, -signal.SIGBUS)  # nobody was told how; its last words say why
 
     def kill_child(self, event: Event) -> None:
         """A forked child; its parent looks how it ended."""
@@ -282,15 +283,25 @@ class Storm:
         except Failed as error:
             raise Problem(f"worker {slot.number}: {error}") from None
         except Died as death:
-            troubled = time.monotonic() - self.book.trouble_s < TROUBLE_S
-            if self.kind != "hosts" or death.code != -signal.SIGBUS or not troubled:
-                raise Problem(f"worker {slot.number} ended by itself with {death.code}: {peer.text()}") from None
-            check_last_words(peer.text(), [host.address for host in self.hosts])
-            self.done["touches of a lost host"] += 1
+            self.judge_death(slot, peer, death.code)
             self.orphan(slot)
             self.start(slot)
             return
         raise Problem(f"worker {slot.number} stopped by itself: {answer}")
+
+    def judge_death(self, slot: Slot, peer: NurseryPeer, code: int | None) -> None:
+        """A touch of what cannot be brought back ends a process: a host is lost; or the space was removed and then its
+        keeper killed, which has no successor. Nothing else does."""
+        troubled = time.monotonic() - self.book.trouble_s < TROUBLE_S
+        text = peer.text()
+        words = [line for line in text.splitlines() if line.startswith("openshelf: ")]
+        if self.kind == "plain" or code != -signal.SIGBUS or not troubled or not words:
+            raise Problem(f"worker {slot.number} or its child ended by itself with {code}: {text}")
+        if self.kind == "hosts":
+            check_last_words(text, [host.address for host in self.hosts])
+        elif not all(REMOVED in line for line in words):
+            raise Problem(f"a touch ended worker {slot.number} or its child, though its space was not removed: {text}")
+        self.done["touches of lost bytes"] += 1
 
     def settle(self) -> None:
         """Left alone, everybody gets on."""

@@ -41,6 +41,8 @@ from tests.storm.ledger import (
 from tests.storm.member import TITLES, Handle, Held, Member, furnish
 from tests.storm.plan import OPERATIONS, Operation, operations
 
+TROUBLE_S = 20.0
+REMOVED = "was removed, and its keeper ended"  # and nobody else brings its bytes back
 FAULT = 3  # exit code of a forked child that found something wrong
 _VIEWS, _PINS = 4, 2
 _GROWN = 128 << 20
@@ -328,7 +330,13 @@ class Worker(Member):
                 raise Problem(f"a forked child ended with {code}")
 
     def lawful_end(self, code: int) -> bool:
-        return code in (0, -signal.SIGKILL)
+        """Where there are keepers, touches end with them for ever if the space was removed, or its host is lost."""
+        touched = self.kind != "plain" and code == -signal.SIGBUS and self.troubled()
+        return touched or code in (0, -signal.SIGKILL)
+
+    def troubled(self) -> bool:
+        """Whether the storm had its hand on a keeper, or on a whole host, a short time ago."""
+        return time.monotonic() - self.book.trouble_s < TROUBLE_S
 
     # Tiers
 

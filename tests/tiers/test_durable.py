@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
+from openshelf.errors import Closed, Corrupt
 from tests.processes import Died, Peer, State
 from tests.tiers.conftest import with_faults
 from tests.tiers.shelves import FLASH, MIB, keeper, wait_until, words
@@ -47,6 +48,17 @@ def count(state: State) -> None:
 
 def flush(state: State) -> None:
     assert state["space"].flush().wait(60)
+
+
+def ask_to_flush(state: State) -> None:
+    state["asked"] = state["space"].flush()
+
+
+def flushed(state: State) -> str:
+    try:
+        return "flushed" if state["asked"].wait(60) else "not in a minute"
+    except Closed:
+        return "Closed"
 
 
 def die(state: State) -> None:
@@ -113,3 +125,40 @@ def test_flush_holds_what_a_process_without_faults_wrote(
     peer.call(open_again, str(tmp_path))
     assert peer.call(seen) == (4, 4, 5)
     peer.kill()
+
+
+def test_a_flush_of_a_removed_space_leaves_the_next_ones_journal_alone(home: Path, tmp_path: Path) -> None:
+    with Peer() as peer:
+        before = peer.call(open_again, str(tmp_path))
+        peer.call(put, 1)
+        peer.call(flush)
+        peer.call(put, 2)
+        os.kill(before, signal.SIGSTOP)
+        try:
+            peer.call(ask_to_flush)
+            Space.remove("shelf")
+            with Peer() as other:
+                after = other.call(open_again, str(tmp_path))
+                other.call(put, 7)
+                other.call(flush)
+                os.kill(before, signal.SIGCONT)
+                assert peer.call(flushed) in ("flushed", "Closed")
+                other.call(put, 8)
+                other.call(flush)
+                lose_memory([other], after, home)
+        finally:
+            os.kill(before, signal.SIGCONT)
+    with Peer() as last:
+        last.call(open_again, str(tmp_path))
+        assert last.call(seen) == (8, 8, 2)
+
+
+def test_a_journal_whose_flash_file_is_gone_is_not_mistaken_for_nothing(home: Path, tmp_path: Path) -> None:
+    with Peer() as peer:
+        pid = peer.call(open_again, str(tmp_path))
+        peer.call(put, 1)
+        peer.call(flush)
+        lose_memory([peer], pid, home)
+    (tmp_path / "shelf.flash").unlink()
+    with pytest.raises(Corrupt, match=r"shelf\.flash is gone, but its journal"):
+        create(str(tmp_path))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from openshelf import Array, Space
-from openshelf.errors import Closed, FlashFailed, OpenshelfError
+from openshelf.errors import Closed, OpenshelfError
 from openshelf.space import _keepers
 from openshelf.space._transfer import Held
 from tests.processes import Peer, State
@@ -65,7 +65,7 @@ def _alive(pid: int) -> bool:
 def _raises(work: Callable[[], object]) -> bool:
     try:
         work()
-    except (Closed, FlashFailed):
+    except Closed:
         return True
     return False
 
@@ -122,6 +122,35 @@ def test_requests_to_the_killed_keeper_of_a_removed_space_raise(mode: str, tmp_p
     with pytest.raises(OpenshelfError):
         old.put("c", words(1, 1, MIB))
     old.close()
+
+
+def test_a_request_that_the_keeper_of_a_removed_space_never_answered_raises(tmp_path: Path) -> None:
+    old = shelves.make(tmp_path)
+    array = old.put("a", words(1, 1, 256 * KIB))
+    before = shelves.keeper(old)
+    os.kill(before, signal.SIGSTOP)
+    asked = array.prefetch()
+    Space.remove("shelf")
+    os.kill(before, signal.SIGKILL)
+    with pytest.raises(Closed, match="was removed, and its keeper ended"):
+        asked.wait(HUNG)
+    old.close()
+
+
+def test_a_remover_that_was_killed_half_way_is_finished_by_the_next_maker(home: Path, tmp_path: Path) -> None:
+    old = shelves.make(tmp_path)
+    (home / "shelf").rename(home / ".gone-1-shelf")  # so far it had come
+    with shelves.make(tmp_path) as new:
+        with pytest.raises(Closed):
+            old.put("a", words(1, 1, MIB))
+        assert new.put("a", words(1, 1, MIB)).tier == "dram"
+    old.close()
+
+
+def test_a_keeper_says_nothing_when_nothing_is_wrong(home: Path, tmp_path: Path) -> None:
+    with shelves.make(tmp_path) as space:
+        shelves.keeper(space)
+        assert (home / "shelf" / "keeper.log").read_text() == ""
 
 
 def _pinned(array: Array) -> Held:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
 from openshelf import _core
-from openshelf.errors import BadInput, NoRoom
+from openshelf.errors import BadInput, Corrupt, NoRoom
 from openshelf.space._sizes import format_size, parse_size
 
 _MOST_FILES = 8
@@ -72,9 +73,21 @@ def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool,
             f"dram={format_size(dram)} is more than the flash behind it, {format_size(units * _core.UNIT)}: every byte "
             "has a place on flash, and dram holds those in use; give more flash, or less dram"
         )
-    if check_room and not (durable and _core.durable_at(paths[0])):
+    if check_room and not (durable and durable_at(paths[0])):
         _check_room(paths, each)
     return Flash(paths, slots, units, capacity, durable)
+
+
+def durable_at(path: str) -> bool:
+    """Whether a durable space was left at the path of its first file. Corrupt if only its journal was left: a new space
+    would look as if nothing had ever been there."""
+    first = Path(path)
+    if not first.exists() and (left := sorted(first.parent.glob(f"{escape(first.name)}.*.journal.[01]"))):
+        raise Corrupt(
+            f"the flash file {path} is gone, but its journal {left[0]} is there; put the file back, or remove the "
+            "journal if that space may be lost"
+        )
+    return _core.durable_at(path)
 
 
 def _check_room(paths: list[str], each: int) -> None:

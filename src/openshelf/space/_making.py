@@ -9,7 +9,7 @@ from pathlib import Path
 from openshelf import _core
 from openshelf.errors import AddressOccupied, BadInput, Mismatch, NameTaken
 from openshelf.space import _places
-from openshelf.space._flash import Flash, parse_flash
+from openshelf.space._flash import Flash, durable_at, parse_flash
 from openshelf.space._numbers import whole
 from openshelf.space._shard import Shard
 from openshelf.space._sizes import format_size, parse_size
@@ -72,7 +72,7 @@ def create(
     page_size = 4096 if data is None else _places.page_size_of(data)
     _places.check_room(root, (size if data is None else 0) + (4 << 20))
     size = flash.nbytes if flash else size
-    if flash and flash.durable and _core.durable_at(flash.paths[0]):
+    if flash and flash.durable and durable_at(flash.paths[0]):
         raise NameTaken(
             f"a durable space was left at {flash.paths[0]}; exist_ok=True restores it under the name {name!r}, "
             "or remove its files"

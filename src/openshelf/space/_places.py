@@ -151,7 +151,9 @@ def free_bases(path: Path, reserve: int) -> Iterator[int]:
 def clear_debris(path: Path) -> None:
     """What a killed maker or remover left. Under the registry's lock."""
     for entry in path.iterdir():
-        if entry.name.startswith((".new-", ".gone-")):
+        if entry.name.startswith(".gone-"):
+            _finish(entry)
+        elif entry.name.startswith(".new-"):
             _erase(entry)
     for link in path.glob(".backing-*"):
         if not (path / link.name.removeprefix(".backing-")).exists():
@@ -288,8 +290,15 @@ def dispose(path: Path) -> None:
     gone = path.parent / f".gone-{os.getpid()}-{path.name}"
     path.rename(gone)  # first: if it fails, nothing has happened
     try:
+        _finish(gone)
+    finally:
+        drop_backing(backing_link(path.parent, path.name))
+
+
+def _finish(gone: Path) -> None:
+    """Who has the space open is told; then its files go."""
+    try:
         with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
             _core.mark_removed(str(gone))
     finally:
-        drop_backing(backing_link(path.parent, path.name))
         _erase(gone)

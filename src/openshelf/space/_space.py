@@ -26,7 +26,7 @@ from openshelf.space._addresses import is_url
 from openshelf.space._array import Array, typed_part
 from openshelf.space._copies import Copies, copies, ranges_of
 from openshelf.space._dirty import dirty, write_back
-from openshelf.space._flash import parse_flash
+from openshelf.space._flash import durable_at, parse_flash
 from openshelf.space._folder import Folder
 from openshelf.space._here import Home
 from openshelf.space._native import Native
@@ -102,7 +102,7 @@ class Space(Folder):
                     return space
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
-            if tier and durable and exist_ok and _core.durable_at(tier.paths[0]):
+            if tier and durable and exist_ok and durable_at(tier.paths[0]):
                 _making.restore(root, name, tier, backing, base, reserve)
             else:
                 _making.create(root, name, size, backing, group, base, reserve, None, tier)
