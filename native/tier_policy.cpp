@@ -102,7 +102,7 @@ void TierPolicy::touched(u32 number) {
     }
     // The use that brought it, or more of the same: nothing is learned. (A young unit is never armed.)
     if (unit.where == once && age(unit) <= capacity_ / YOUNG) return;
-    if (unit.repeated) unit.credit = std::min<u32>(MOST_CREDIT, unit.credit + CREDIT);
+    if (unit.repeated) unit.credit = std::min(MOST_CREDIT, unit.credit + CREDIT) & MOST_CREDIT;
     unit.repeated = 1;
     if (unit.where == waiting) return;
     unlink(number);

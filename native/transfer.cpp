@@ -310,7 +310,7 @@ bool Transfers::wait(Transfer& transfer, long timeout_ns, const std::function<bo
             over = !transfer.done();
             change_.notify_all();                  // another one that waits may drive
         } else {
-            u64 left = timeout_ns < 0 ? 100 * MS : std::min<u64>(100 * MS, timeout_ns - std::min<u64>(timeout_ns, now_ns() - start));
+            u64 left = timeout_ns < 0 ? 100 * MS : std::min(100 * MS, u64(timeout_ns) - std::min(u64(timeout_ns), now_ns() - start));
             change_.wait_for(lock, std::chrono::nanoseconds(left));
             lock.unlock();
             over = enough();
