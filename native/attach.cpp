@@ -16,15 +16,14 @@
 namespace osf {
 
 void close_space(const std::string& path, const std::string& directory, u64 id) {
-    int socket = dial(path);
+    const Dialled keeper(path);
     Note note{note_close, 0, id, 0, 0, 0};
     std::string text;
     bool answered = false;
     try {
-        send_note(socket, note, directory);
-        answered = receive_note(socket, note, text);
+        send_note(keeper.fd(), note, directory);
+        answered = receive_note(keeper.fd(), note, text);
     } catch (const Error&) {}
-    close(socket);
     if (answered && !note.flags) throw Error(Code::not_permitted, text);
 }
 
@@ -42,12 +41,12 @@ Attachment::Attachment(Space& space, Options options)
     : options_(std::move(options)), directory_(space.directory()), name_(space.header().name), id_(space.id()),
       base_(space.header().base - options_.self * space.layout.reserve), reserve_(space.layout.reserve), data_at_(space.layout.data_at),
       segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
-    int socket = dial(options_.socket);
+    Dialled keeper(options_.socket);
     try {
         Note note{note_open, 0, id_, 0, options_.unit, u64(getpid())};
         std::string text;
-        send_note(socket, note, directory_);
-        if (!receive_note(socket, note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
+        send_note(keeper.fd(), note, directory_);
+        if (!receive_note(keeper.fd(), note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
         if (!note.flags) throw Error(Code::bad_input, text);
         const Folder folder(directory_);
         own_fd_ = folder.open_data(O_RDWR);  // also to read only: the kernel wants it so for faults
@@ -71,15 +70,14 @@ Attachment::Attachment(Space& space, Options options)
         place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
         if (how_ == Faults::none) close(std::exchange(place_fd_, -1));  // nothing is mapped that a keeper would have to wait for
-        hand_over(socket, {});
+        hand_over(keeper.fd(), {});
     } catch (...) {
-        close(socket);
         unmap_segments(false);
         throw;
     }
-    socket_ = socket;
+    socket_ = keeper.fd();
     watcher_ = std::thread([this] { watch(); });
-    own_faults(this);
+    own_faults(this, keeper);
 }
 
 Attachment::~Attachment() {
@@ -203,19 +201,18 @@ void Attachment::watch() {
                 if (stop_) return;
             }
             end_leases(LEASE_NS);
-            int next = -1;
             try {
-                next = dial(options_.socket);
+                Dialled next(options_.socket);
                 Note open{note_open, 0, id_, 0, options_.unit, u64(getpid())};
-                send_note(next, open, directory_);
-                if (await_note(next, open, text) && open.flags) {
+                send_note(next.fd(), open, directory_);
+                if (await_note(next.fd(), open, text) && open.flags) {
                     std::unique_lock lock(mutex_);
                     const std::string met = lives();
                     lock.unlock();
-                    hand_over(next, met);
+                    hand_over(next.fd(), met);
                     lock.lock();
                     close(socket_);
-                    socket_ = socket = std::exchange(next, -1);
+                    socket_ = socket = next.keep();
                     try {
                         for (auto& [id, pending] : pending_)
                             if (!pending.done) send_note(socket_, pending.note, {});
@@ -225,7 +222,6 @@ void Attachment::watch() {
                     break;
                 }
             } catch (const Error&) {}
-            if (next >= 0) close(next);
             if (now_ns() - started > 300'000'000) {
                 start_keeper(options_.keeper, starting);
                 started = now_ns();
@@ -370,12 +366,11 @@ void Attachment::fork_child() {
         map_segments();
         for (u64 start = now_ns();;) {
             try {
-                socket_ = dial(options_.socket);
-                hand_over(socket_, lives());
+                Dialled next(options_.socket);
+                hand_over(next.fd(), lives());
+                socket_ = next.keep();
                 break;
             } catch (const Error&) {  // the parent finds the next keeper
-                if (socket_ >= 0) close(socket_);
-                socket_ = -1;
                 if (now_ns() - start > 3'000'000'000) throw;
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
             }

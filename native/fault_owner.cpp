@@ -5,6 +5,7 @@
 #include <csignal>
 #include <mutex>
 #include <pthread.h>
+#include <set>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "trusted.hpp"
 
@@ -64,26 +66,43 @@ bool receive_note(int socket, Note& note, std::string& text, int* fd) {
     return true;
 }
 
-int dial(const std::string& path) {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+// Taken last of all mutexes.
+static struct HalfMade {
+    std::mutex mutex;
+    std::set<int> sockets;
+}& half_made = *new HalfMade;  // never destroyed, as the list of owners
+
+static void register_handlers();
+
+Dialled::Dialled(const std::string& path) : Dialled() {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (path.size() >= sizeof address.sun_path) throw Error(Code::bad_input, "the path of the keeper's socket is too long: " + path);
     std::strcpy(address.sun_path, path.c_str());
-    int big = 1 << 20;
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-    if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) {
-        int error = errno;
-        close(fd);
-        fail_os("no keeper answers at " + path, error);
+    register_handlers();
+    {
+        std::lock_guard guard(half_made.mutex);
+        fd_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd_ < 0) fail_os("making a socket to the keeper", errno);
+        half_made.sockets.insert(fd_);
     }
+    int big = 1 << 20;
+    setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
+    if (connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) fail_os("no keeper answers at " + path, errno);
     ucred who{};
     socklen_t size = sizeof who;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0)) {
-        close(fd);
+    if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0))
         throw Error(Code::not_permitted, "the socket " + path + " is answered by user " + std::to_string(who.uid) + ", expected " + std::to_string(geteuid()));
-    }
-    return fd;
+}
+
+Dialled::~Dialled() {
+    if (const int fd = keep(); fd >= 0) close(fd);
+}
+
+int Dialled::keep() {
+    std::lock_guard guard(half_made.mutex);
+    half_made.sockets.erase(fd_);
+    return std::exchange(fd_, -1);
 }
 
 int listen_at(const std::string& path) {
@@ -155,17 +174,23 @@ static void register_handlers() {
                 if (FaultOwner* owner = one.load()) (owner->*call)();
         };
         static auto visit = each;
-        pthread_atfork([] { all_mutex().lock(); visit(&FaultOwner::fork_prepare); },
-                       [] { visit(&FaultOwner::fork_parent); all_mutex().unlock(); },
-                       [] { visit(&FaultOwner::fork_child); all_mutex().unlock(); });
+        pthread_atfork([] { all_mutex().lock(); visit(&FaultOwner::fork_prepare); half_made.mutex.lock(); },
+                       [] { half_made.mutex.unlock(); visit(&FaultOwner::fork_parent); all_mutex().unlock(); },
+                       [] {
+                           for (int socket : half_made.sockets) close(socket);
+                           half_made.sockets.clear();
+                           half_made.mutex.unlock();
+                           visit(&FaultOwner::fork_child);
+                           all_mutex().unlock();
+                       });
         return true;
     }();
     (void)once;
 }
 
-void own_faults(FaultOwner* owner) {
-    register_handlers();
-    std::lock_guard guard(all_mutex());
+void own_faults(FaultOwner* owner, Dialled& connection) {
+    std::lock_guard guard(all_mutex());  // no fork between the two
+    connection.keep();
     for (auto& one : all())
         if (FaultOwner* none = nullptr; one.compare_exchange_strong(none, owner)) return;
 }

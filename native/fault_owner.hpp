@@ -27,7 +27,23 @@ constexpr size_t NOTE_MAX = 64 * KIB;
 void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
 constexpr int NO_FILE_LEFT = -2;             // as a descriptor: one came along, and this process may have no more
 bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
-int dial(const std::string& path);           // a keeper's socket
+
+// A connection to a keeper that is nobody's yet. A child that is forked meanwhile closes its copy; else the keeper would take the
+// parent for alive as long as the child is.
+class Dialled {
+public:
+    explicit Dialled(const std::string& path);
+    ~Dialled();
+    Dialled(const Dialled&) = delete;
+    Dialled& operator=(const Dialled&) = delete;
+    int fd() const { return fd_; }
+    int keep();                              // the caller's from now on, who closes it, in forked children too
+
+private:
+    Dialled() = default;
+    int fd_ = -1;
+};
+
 int listen_at(const std::string& path);      // not listening yet; private
 void start_keeper(std::vector<std::string>& command, pid_t& starting);  // unless the one that was started last is still starting
 
@@ -42,7 +58,7 @@ public:
     virtual void fork_child() = 0;
     virtual bool explain(u64 address, char* text, size_t room) const = 0;  // why a touch there ended; for the SIGBUS handler
 };
-void own_faults(FaultOwner* owner);
+void own_faults(FaultOwner* owner, Dialled& connection);                // keeps the connection, which the owner has by now
 void disown_faults(FaultOwner* owner);
 
 }  // namespace osf

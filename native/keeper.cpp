@@ -160,19 +160,15 @@ void Keeper::take_over() {
         if (now - start > TAKE_OVER_NS) throw Error(Code::not_permitted, another + ", and did not hand over");
         if (now - asked < 100 * MILLI) continue;
         asked = now;
-        int socket = -1;
-        try {
-            socket = osf::dial(place_->directory() + "/" + stem_ + ".sock");
-        } catch (const Error&) { continue; }  // it is just starting, or ending
         Note note{note_leave, 0, 0, 0, 0, u64(getpid())};
         std::string text;
         bool refused = false;
         try {
-            send_note(socket, note, {});
-            pollfd news{socket, POLLIN, 0};
-            refused = poll(&news, 1, 1'000) > 0 && receive_note(socket, note, text) && !note.flags;
-        } catch (const Error&) {}  // it has ended
-        close(socket);
+            const Dialled other(place_->directory() + "/" + stem_ + ".sock");
+            send_note(other.fd(), note, {});
+            pollfd news{other.fd(), POLLIN, 0};
+            refused = poll(&news, 1, 1'000) > 0 && receive_note(other.fd(), note, text) && !note.flags;
+        } catch (const Error&) {}  // it is just starting, or ending
         if (refused) throw Error(Code::not_permitted, another + ": " + text);
     }
 }

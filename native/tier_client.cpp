@@ -42,16 +42,17 @@ TierClient::TierClient(Space& space, Options options)
       data_at_(u64(space.base()) + space.layout.data_at), bytes_(words_.head().units * UNIT), read_only_(space.read_only()) {
     data_ = open_data(directory_, O_RDWR);  // also to read only: the kernel wants it so for faults
     try {
-        socket_ = dial(options_.socket);
+        Dialled keeper(options_.socket);
         map_data();
-        hand_over(socket_, false);
+        hand_over(keeper.fd(), false);
+        socket_ = keeper.fd();
+        watcher_ = std::thread([this] { watch(); });
+        own_faults(this, keeper);
     } catch (...) {
-        for (int fd : {socket_, faults_, data_})
+        for (int fd : {faults_, data_})
             if (fd >= 0) close(fd);
         throw;
     }
-    watcher_ = std::thread([this] { watch(); });
-    own_faults(this);
 }
 
 void TierClient::stop() {
@@ -167,16 +168,15 @@ bool TierClient::find_keeper(int& socket) {
             if (stop_) return false;
             pins = pins_;
         }
-        int next = -1;
         bool gone = false;
         try {
-            next = dial(options_.socket);
-            hand_over(next, true, pins.size());
+            Dialled next(options_.socket);
+            hand_over(next.fd(), true, pins.size());
             std::vector<u64> asked;
             {
                 std::lock_guard guard(mutex_);
                 close(socket_);
-                socket_ = socket = std::exchange(next, -1);
+                socket_ = socket = next.keep();
                 if (stop_) return false;
                 for (auto& [id, pending] : pending_)
                     if (!pending.done && !pins.count(id)) asked.push_back(id);
@@ -184,7 +184,6 @@ bool TierClient::find_keeper(int& socket) {
             tell_again(socket, pins, asked);
             break;
         } catch (const Error& error) { gone = error.code == Code::closed; }  // another space is there now
-        if (next >= 0) close(next);
         if (gone || load(space_.header().removed)) {  // there will be no other: what is on flash is gone
             std::unique_lock lock(mutex_);
             unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";  // first: who touches its pages tells it
@@ -411,7 +410,7 @@ void TierClient::fork_child() {
         map_data();
         for (u64 start = now_ns();;) {
             try {
-                attach_child(for_child_ >= 0 ? std::exchange(for_child_, -1) : dial(options_.socket));
+                attach_child(for_child_ >= 0 ? std::exchange(for_child_, -1) : Dialled(options_.socket).keep());
                 break;
             } catch (const Error& error) {  // the parent finds the next keeper
                 if (socket_ >= 0) close(socket_);

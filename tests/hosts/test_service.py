@@ -69,9 +69,9 @@ def _make(state: State) -> None:
 def _count(state: State, place: int, seconds: float) -> int:
     """Adds one to a word of its own by plain loads and stores, again and again; how often."""
     view = worker.view(state, "a")
-    begun, first = time.monotonic(), int(view[place])
-    counted = first
-    while time.monotonic() - begun < seconds:
+    counted = first = int(view[place])
+    begun = time.monotonic()
+    while counted == first or time.monotonic() - begun < seconds:
         assert int(view[place]) == counted
         counted += 1
         view[place] = counted

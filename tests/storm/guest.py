@@ -31,6 +31,11 @@ def home_of(name: int) -> int:
     return name % HOSTS
 
 
+def lost(error: OpenshelfError) -> bool:
+    """Whether a host that does not answer is the reason; a name may be there."""
+    return isinstance(error, HostLost) or "did not answer" in str(error)
+
+
 class Guest(Worker):
     def where(self, index: int) -> str:
         return f"{os.environ['STORM_URL']}/{TITLES[index]}"
@@ -87,7 +92,9 @@ class Guest(Worker):
         try:
             with super().law(handle, *allowed):
                 yield
-        except HostLost as error:
+        except (HostLost, UnknownName) as error:
+            if not lost(error):
+                raise
             self.excuse(error, handle.number)
 
     @contextlib.contextmanager
@@ -96,7 +103,9 @@ class Guest(Worker):
         happened = True
         try:
             yield
-        except HostLost as error:
+        except (HostLost, UnknownName) as error:
+            if not lost(error):
+                raise
             self.excuse(error, handle.number)
             happened = self.settle(handle.number, change)
         self.book.end(handle.number, self.slot, change, happened)
@@ -114,7 +123,9 @@ class Guest(Worker):
                     happened = self.happened(handle, change)
                     if self.all_up(handle):
                         return happened
-            except HostLost as error:
+            except (HostLost, UnknownName) as error:
+                if not lost(error):
+                    raise
                 self.excuse(error, index)
             time.sleep(0.02)
         raise Problem(f"it cannot be found out whether {change} happened: a host stays lost")

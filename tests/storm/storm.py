@@ -204,6 +204,7 @@ class Storm:
             self.publish([index])
         else:
             judge.forget_home(self.book, index, life, 1)
+            self.ask(judge.visit, [index], host=1)  # who calls a host without a part is refused
             self.book.live(index, life, THERE)
 
     def power_cut(self, event: Event) -> None:
