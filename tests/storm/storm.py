@@ -32,7 +32,7 @@ from tests.storm.worker import REMOVED, TROUBLE_S
 
 HANG_S = 10.0
 _TICK_S = 0.005
-_LINGER_S = {"hosts": "2"}  # of keepers: longer than all processes of a host have nothing open
+_LINGER_S = {"hosts": "600"}  # of keepers: longer than all processes of a host have nothing open, on any machine
 
 
 class Slot:
@@ -329,6 +329,8 @@ class Storm:
                 self.ask(judge.last_look_over_hosts, str(self.place), host=host)
             for host in range(len(self.hosts)):
                 self.ask(judge.remove_parts, list(range(SPACES)), host=host)
+            for pid in self.keepers():
+                os.kill(pid, signal.SIGTERM)
         else:
             self.ask(judge.last_look, self.kind, str(self.place))
         deadline = time.monotonic() + 30
