@@ -55,8 +55,8 @@ comma := ,
 # Three workers on two cores: threads of torch that spin for each other would hold up everybody.
 pytest: export OMP_WAIT_POLICY := passive
 pytest: $(VENV)/.built $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not serial and not soak"
-	$(BIN)/python -m pytest -m "serial and not soak"
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 10 -m "not serial and not soak"
+	$(BIN)/python -m pytest --durations 10 -m "serial and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/wire_attack_test

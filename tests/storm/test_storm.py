@@ -20,10 +20,9 @@ from tests.storm.work import worker_of
 
 SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
 SEED = int(os.environ.get("OPENSHELF_SEED", "1"))
-STEADY = ("plain", "tiered", "durable")  # two hosts: in the soak only, for they take longest
 
 
-@pytest.mark.parametrize("kind", STEADY)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_wrong_lost_stuck_or_left(kind: str) -> None:
     for _ in range(4):  # on a busy machine hardly anything may happen in so short a time
         done = storm(kind, SEED, 4.0)
