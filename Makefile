@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest pytest-asan soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -57,6 +57,30 @@ pytest: export OMP_WAIT_POLICY := passive
 pytest: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 10 -m "not serial and not soak"
 	$(BIN)/python -m pytest --durations 10 -m "serial and not soak"
+
+# The extension itself under AddressSanitizer and UBSan, in an environment of its own, which sees the other one. A run has no
+# leaks to look for (Python leaves some), and signals are the tests' own. Whatever a process says, a keeper or a killed one too, lies in reports/.
+ASAN := build/asan-python
+ASAN_TESTS ?= tests/space tests/hosts tests/tiers tests/storm
+$(ASAN)/.built: $(VENV)/.built $(VENV)/.test $(NATIVE) tests/ubsan_reports.c
+	test -x $(ASAN)/bin/python || $(BIN)/python -m venv --without-pip $(ASAN)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(ASAN)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(ASAN)/bin/python -m pip install -q --no-build-isolation --no-deps --ignore-installed \
+	  -C build-dir=$(ASAN)/native -C cmake.define.OSF_SANITIZE=address$(comma)undefined -e .
+	$(CC) -Wall -Wextra -shared -fPIC -o $(ASAN)/ubsan_reports.so tests/ubsan_reports.c
+	touch $@
+
+pytest-asan: export OMP_WAIT_POLICY := passive
+pytest-asan: export ASAN_OPTIONS := detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0:handle_sigill=0:exitcode=86:log_path=$(CURDIR)/$(ASAN)/reports/report
+pytest-asan: export UBSAN_OPTIONS := print_stacktrace=1
+pytest-asan: export OSF_UBSAN_REPORTS := $(CURDIR)/$(ASAN)/reports/ubsan
+pytest-asan: $(ASAN)/.built
+	rm -rf $(ASAN)/reports && mkdir -m 1777 $(ASAN)/reports
+	export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6) $(CURDIR)/$(ASAN)/ubsan_reports.so"; \
+	  $(ASAN)/bin/python -m pytest -n 3 --dist worksteal -m "not serial and not soak" $(ASAN_TESTS) && \
+	  { $(ASAN)/bin/python -m pytest -m "serial and not soak" $(ASAN_TESTS) || [ $$? = 5 ]; }; \
+	  result=$$?; unset LD_PRELOAD; cat $(ASAN)/reports/* 2>/dev/null && exit 1; exit $$result
 
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/wire_attack_test

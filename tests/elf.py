@@ -6,6 +6,7 @@ Little-endian ELF of 64 bits, as everything that Openshelf runs on. A reader of 
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,3 +81,9 @@ def sanitizer() -> str | None:
     """The sanitizer that an extension was built with: address, thread, undefined or none."""
     names = {"__asan_": "address", "__tsan_": "thread", "__ubsan_": "undefined"}
     return next((what for start, what in names.items() if any(i.startswith(start) for i in extension().imports)), None)
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """What a process with an environment of its own needs, so that a sanitized extension can be loaded and is heard."""
+    names = ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS", "OSF_UBSAN_REPORTS")
+    return {name: os.environ[name] for name in names if sanitizer() and name in os.environ}

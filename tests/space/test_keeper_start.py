@@ -17,6 +17,7 @@ from openshelf.errors import NotPermitted, OpenshelfError
 from openshelf.space import _keepers
 from openshelf.space._keepers import Keeper
 from tests.conftest import alive, keeper_of
+from tests.elf import sanitizer
 from tests.processes import Peer, State
 
 SCRIPT = """
@@ -98,3 +99,11 @@ def test_a_space_is_not_removed_while_its_processes_wait_for_the_next_keeper(
         monkeypatch.undo()
         assert alive(keeper_of(home))
         assert space["a"].numpy().tolist() == [0, 0, 0, 0]
+
+
+def test_a_keeper_runs_the_extension_of_who_started_it(home: Path, url: str) -> None:
+    """Sanitized where that is: a keeper with another extension would be tested for nothing."""
+    with Space.open(url, contribute="16MiB"):
+        maps = Path(f"/proc/{keeper_of(home)}/maps").read_text()
+    assert f" {_core.__file__}\n" in maps
+    assert ("/libasan.so" in maps) == (sanitizer() == "address")

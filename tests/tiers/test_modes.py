@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import needs_root
+from tests.elf import sanitizer_environment
 
 ROOT = Path(__file__).parents[2]
 FILES = ("test_arrays.py", "test_handles.py", "test_errors.py")
@@ -38,7 +39,7 @@ def test_arrays_as_a_user_whose_system_calls_do_not_wait() -> None:
     command += [str(ROOT / "tests" / "tiers" / name) for name in FILES]
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "OPENSHELF_TEST_FAULTS": "user",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1", **sanitizer_environment(),
     }  # fmt: skip
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
