@@ -160,7 +160,11 @@ static bool killed_keepers(u32 hosts, int kills) {
     while (done() < 100) usleep(1000);  // on a busy machine it takes longer
     rack.shared->words[1] = 1;
     bool good = true;
-    for (pid_t child : children) good &= exit_code(child) == 0;
+    for (pid_t child : children)
+        if (int code = exit_code(child)) {
+            std::fprintf(stderr, "a process that adds ended with %d\n", code);
+            good = false;
+        }
     const u64 total = done();
     good &= exit_code(rack.on(0, [&](const Rack::Member&) {
                 u64 sum = 0;
