@@ -242,7 +242,7 @@ void bind_space(nb::module_& m) {
         .def("numpy", numpy_view)
         .def_prop_ro("shape", shape_of)
         .def_prop_ro("name", [](const Pin& pin) { return pin.space->name_of(pin.held); })
-        .def_prop_ro("state", [](const Pin& pin) { return load(pin.record().state); });
+        .def_prop_ro("state", [](const Pin& pin) { return state_number(load(pin.record().state)); });
 
     nb::class_<Space>(m, "Core")
         .def("__reduce__", refuse_pickle)

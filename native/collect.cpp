@@ -7,7 +7,8 @@
 // is miscounted when a process is killed.
 //
 // Freeing happens under one lock, in batches. After a death the dead one's pins are cleared and a sweep looks at all
-// records: those not live and not pinned are garbage (or live after all, if their word is in the index).
+// records: those not live and not pinned are garbage (or live after all, if their word is in the index). One with a state
+// that no process wrote is damaged: it is live if the index says so, and otherwise it stays.
 #include <algorithm>
 #include <bit>
 #include <thread>
@@ -165,7 +166,8 @@ void Space::drain_locked() {
         Pinned held = look(pinned, offset);
         if (held == Pinned::maybe) keep.push_back(pin);
         else if (held == Pinned::yes || load(state) == live) drop(pin);
-        else if ((load(state) == draft || load(state) == leaving) && revive(offset)) drop(pin);
+        else if ((load(state) == draft || load(state) == leaving || !is_state(load(state))) && revive(offset)) drop(pin);
+        else if (!is_state(load(state))) drop(pin);  // damage: nobody said that it may be freed, and the audit counts it
         else {
             swap(state, u64(dead));  // from here `at` refuses it
             doomed.push_back(pin);

@@ -22,6 +22,8 @@ void Index::create() {
 u64 record_bytes(const Record& record) { return sizeof(Record) + 8u * record.ndim + record.descr_len + record.name_len; }
 char* record_inline(Record& record) { return reinterpret_cast<char*>(&record + 1); }
 
+u64 name_head(std::string_view name) { return NAME_MAGIC << 48 | (hash_name(name) & 0xffffffff) << 16 | name.size(); }
+
 std::string name_of(const Record& record, const Heap& meta) {
     if (u64 renamed = load(record.renamed)) {
         u64 ref = load(record.names[(renamed - 1) & 1]);

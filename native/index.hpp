@@ -66,6 +66,7 @@ private:
 std::string name_of(const Record& record, const Heap& meta);
 u64 record_bytes(const Record& record);
 char* record_inline(Record& record);
-constexpr u64 NAME_MAGIC = 0x4e41u;                  // top 16 bits of Name::magic_len
+u64 name_head(std::string_view name);                // Name::magic_len of this text
+constexpr u64 NAME_MAGIC = 0x4e41u;
 
 }  // namespace osf

@@ -21,12 +21,14 @@
 // may carry flags); bit 63 set, an extent: first page of its heap in bits 32..62, pages in bits 0..31.
 #pragma once
 
+#include <bit>
+
 #include "base.hpp"
 #include "lock.hpp"
 
 namespace osf {
 
-constexpr u32 VERSION = 3;
+constexpr u32 VERSION = 4;                   // 3 had states that are one bit apart
 constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
 constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
 constexpr u64 STRIPES = 64, ARENAS = 16;
@@ -61,10 +63,10 @@ struct Header {
     char boot_id[40];
     char name[72];
     char backing[1024];     // of the data, for people; what is opened is in a file that only the owner can write: trusted.hpp
+    u64 made;               // bytes of data at first; it may have grown since
     u64 check;              // of everything above
-    u64 made;               // bytes of data at first; it may have grown since. Not part of the layout: 0 in older spaces
     // changes while the space lives; covered by the seal
-    alignas(64) u64 removed;
+    alignas(64) u64 removed;  // 0, or REMOVED
     u64 seal;               // checksum of all metadata, written by the last member to leave; 0 while open
 };
 
@@ -107,7 +109,37 @@ struct Roots {
     Arena arenas[2][ARENAS];
 };
 
-enum State : u64 { state_free, draft, live, leaving, gone, dead };
+// Words far apart: no few bits that flip make one of another, so that damage is not taken for a removal. Zero is a slot's beginning.
+enum State : u64 {
+    state_free = 0,
+    draft = 0x9b25f81fcec1496e,
+    live = 0xa1865506aadbf831,
+    leaving = 0x76f87a640701ad82,
+    gone = 0x994395a774f0147f,
+    dead = 0xb41b5669a0729b23,
+};
+constexpr u64 STATES[] = {state_free, draft, live, leaving, gone, dead};
+constexpr u64 REMOVED = 0xfc45228f4bd571b0;  // of Header::removed
+
+constexpr int least_distance(const u64* words, int count) {
+    int least = 64;
+    for (int a = 0; a < count; a++)
+        for (int b = 0; b < a; b++)
+            if (int distance = std::popcount(words[a] ^ words[b]); distance < least) least = distance;
+    return least;
+}
+static_assert(least_distance(STATES, 6) >= 28);
+
+// 0 to 5, as Python and other hosts are told; 6: none of them.
+constexpr u64 state_number(u64 word) {
+    u64 number = 0;
+    for (u64 state : STATES) {
+        if (word == state) break;
+        number++;
+    }
+    return number;
+}
+constexpr bool is_state(u64 word) { return state_number(word) < 6; }
 
 // An array's descriptor, in the meta heap; followed by ndim u64 of shape, the dtype text and the name.
 struct Record {
@@ -123,7 +155,7 @@ struct Record {
 static_assert(sizeof(Record) == 64);
 
 struct Name {               // a name given later; words, because readers may race with its reuse
-    u64 magic_len;
+    u64 magic_len;          // NAME_MAGIC << 48 | 32 bits of its hash << 16 | bytes
     u64 words[];
 };
 

@@ -114,8 +114,14 @@ u64 space_id(const std::string& directory) {
 }
 
 void mark_removed(const std::string& directory) {
-    File file(open_in(directory, "control", O_RDWR));
-    u64 yes = 1;
+    // A second name does not keep a space; what has one and is no control file is left alone, for it may be any file.
+    File file(Folder(directory).open_named("control", O_RDWR));
+    struct stat status {};
+    char magic[sizeof MAGIC];
+    if (fstat(file.fd, &status) < 0) fail_os("fstat", errno);
+    if (status.st_nlink > 1 && (pread(file.fd, magic, sizeof magic, 0) != ssize_t(sizeof magic) || std::memcmp(magic, MAGIC, sizeof MAGIC)))
+        throw Error(Code::not_permitted, directory + "/control has " + std::to_string(status.st_nlink) + " names and is not the control file of a space; remove it");
+    const u64 yes = REMOVED;
     if (pwrite(file.fd, &yes, sizeof yes, offsetof(Header, removed)) != sizeof yes) fail_os("marking the space as removed", errno);
 }
 
@@ -387,7 +393,9 @@ void Space::grow(u64 more) {
 }
 
 void Space::refuse() const {
-    if (load(header().removed)) throw Error(Code::closed, std::string("the space '") + header().name + "' was removed");
+    const u64 word = load(header().removed);
+    if (word == REMOVED) throw Error(Code::closed, std::string("the space '") + header().name + "' was removed");
+    if (word) throw Error(Code::corrupt, "the header of the space at " + directory_ + " is damaged: it says neither that the space is there nor that it was removed; remove the space");
     throw Error(Code::closed, std::string("this process lost its place in the space '") + header().name +
                                   "' when it was forked (no member slot was free); open it again in a new process");
 }

@@ -77,7 +77,7 @@ void Session::at(In& in) {
 void Session::look(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     in.end();
-    reply(Out().add(load(pin.record().state)).text(space_.name_of(pin.held())));
+    reply(Out().add(state_number(load(pin.record().state))).text(space_.name_of(pin.held())));
 }
 
 void Session::publish(In& in) {

@@ -181,7 +181,7 @@ void Space::new_name(Record& record, std::string_view name) {
         std::memcpy(&word, name.data() + at, std::min<u64>(8, name.size() - at));
         store(block.words[at / 8], word, std::memory_order_relaxed);
     }
-    store(block.magic_len, NAME_MAGIC << 48 | name.size());
+    store(block.magic_len, name_head(name));
 }
 
 void Space::rename(std::string_view from, std::string_view to) {
@@ -264,7 +264,7 @@ Held Space::at(u64 address) {
     swap(members.pin(pin), record | RELEASING);
     u64 state = meta.slot_taken(record) ? load(this->record(record).state) : u64(state_free);
     u64 ref = load(this->record(record).data);
-    bool here = state != state_free && state != dead && ref && u64(data.owner(offset)) * 64 == record &&
+    bool here = is_state(state) && state != state_free && state != dead && ref && u64(data.owner(offset)) * 64 == record &&
                 offset >= data.offset(ref) && offset < data.offset(ref) + data.capacity(ref);
     if (!here) {
         drop(pin);
@@ -312,7 +312,7 @@ Stats Space::stats() const {
     const Header& head = header();
     Stats result{head.name, head.backing, head.base, head.reserve, head.created_ns, head.page_size, head.base + layout.data_at,
                  data.limit() * PAGE, (data.limit() - data.used()) * PAGE, data.largest_run() * PAGE, layout.heap[1].pages * PAGE,
-                 meta.limit() * PAGE, index.live(), head.mode, load(head.removed) != 0, read_only_, {}};
+                 meta.limit() * PAGE, index.live(), head.mode, removed(), read_only_, {}};
     for (u32 slot = 0; slot < members.slots_high(); slot++) {
         const Member& member = members.at(slot);
         if (load(member.state) != 1) continue;

@@ -127,6 +127,7 @@ public:
     void tidy();             // frees what this member let go of and keeps for a larger batch, if nobody else is freeing
     Audit audit();
     Stats stats() const;
+    bool removed() const { return load(header().removed) == REMOVED; }
     void check_usable() const {
         if (load(header().removed, std::memory_order_relaxed) || !members.joined()) refuse();
     }

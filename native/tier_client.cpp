@@ -184,7 +184,7 @@ bool TierClient::find_keeper(int& socket) {
             tell_again(socket, pins, asked);
             break;
         } catch (const Error& error) { gone = error.code == Code::closed; }  // another space is there now
-        if (gone || load(space_.header().removed)) {  // there will be no other: what is on flash is gone
+        if (gone || space_.removed()) {  // there will be no other: what is on flash is gone
             std::unique_lock lock(mutex_);
             unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";  // first: who touches its pages tells it
             lock.unlock();
@@ -416,14 +416,14 @@ void TierClient::fork_child() {
                 if (socket_ >= 0) close(socket_);
                 socket_ = -1;
                 if (error.code == Code::closed || now_ns() - start > 3'000'000'000) throw;
-                if (load(space_.header().removed)) throw Error(Code::closed, "it was removed, and its keeper ended");
+                if (space_.removed()) throw Error(Code::closed, "it was removed, and its keeper ended");
                 std::this_thread::sleep_for(std::chrono::milliseconds(3));
             }
         }
         watcher_ = std::thread([this] { watch(); });
     } catch (const Error& error) {
         // Without faults nothing is on flash that this process has a view of, and no keeper is left to take it there.
-        const bool keeps = plain() && load(space_.header().removed);
+        const bool keeps = plain() && space_.removed();
         if (!keeps) forbid();
         if (unattached_.empty()) unattached_ = "this forked process could not attach to the space '" + name_ + "': " + error.what();
         if (!keeps) say_unattached(unattached_);

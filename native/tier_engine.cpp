@@ -47,8 +47,11 @@ TierEngine::~TierEngine() {
     ::close(data_);
 }
 
-// What an earlier keeper left under way.
+// What an earlier keeper left under way. Before anything is done by it: a word that no keeper wrote says nothing of where the bytes are.
 void TierEngine::recover() {
+    for (u32 unit = 0; unit < units_; unit++)
+        if (!is_tier_word(load(words_.at(unit).word), words_.head().slots))
+            throw Error(Code::corrupt, space_->directory() + "/tiers is damaged: it does not say where unit " + std::to_string(unit) + " is; remove the space");
     u64 dirty = 0;
     u32 out = 0;  // units before this one are not in memory: pages that they left behind go
     auto punch_out = [&](u32 to) {
@@ -74,7 +77,7 @@ void TierEngine::recover() {
         if (in_memory(tier_of(word))) punch_out(unit);
         else out++;
         store(at.word, word);
-        if (slot_of(word) != NO_SLOT && slot_of(word) < words_.head().slots) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
+        if (slot_of(word) != NO_SLOT) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
         if (!in_memory(tier_of(word))) continue;
         resident_++;
         dirty += tier_of(word) == Tier::dirty;

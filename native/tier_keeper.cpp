@@ -189,7 +189,7 @@ void TierKeeper::run() {
             asked = now;
             settled = engine_->settle();
             if (!sockets_.empty()) needed_ns_ = now;
-            else if (load(space_->header().removed)) return;
+            else if (space_->removed()) return;
             if (linger_s_ >= 0 && double(now - needed_ns_) > linger_s_ * 1e9) return;
         }
     }

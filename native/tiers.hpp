@@ -15,35 +15,44 @@
 
 namespace osf {
 
-constexpr u64 TIERS_VERSION = 2;                        // of the words in memory and of the durable image
+constexpr u64 TIERS_VERSION = 3;                        // of the words in memory and of the durable image; 2 had states that are one bit apart
 constexpr u64 TIERS_MAGIC = 0x3173'7265'6974'736full;  // "ostiers1"
 constexpr u64 UNIT = CHUNK;
 constexpr u64 RUN = 16;                  // units: the most that one read or write takes, and the piece that files are striped by
 constexpr u32 MAX_FILES = 8;
 constexpr u64 FILE_PATH = 1024, TIERS_HEAD = 4 * PAGE;
 
+// Any two differ in four bits or more: fewer that flip are damage, which is said, not another place to look for the bytes.
 enum class Tier : u32 {
-    empty,       // nowhere: zeros
-    flash,       // in its slot
-    filling,     // on its way into memory; undone: flash, or empty if it has no slot
-    clean,       // in memory and in its slot, write-protected in every process
-    dirty,       // in memory; a slot it has holds older bytes
-    writing,     // in memory, write-protected, on its way into a slot; undone: dirty
-    dropping,    // being taken out of memory; repeated: flash
-    discarding,  // being forgotten; repeated: empty
+    empty = 0x00,       // nowhere: zeros
+    flash = 0x0f,       // in its slot
+    filling = 0x33,     // on its way into memory; undone: flash, or empty if it has no slot
+    clean = 0x3c,       // in memory and in its slot, write-protected in every process
+    dirty = 0x55,       // in memory; a slot it has holds older bytes
+    writing = 0x5a,     // in memory, write-protected, on its way into a slot; undone: dirty
+    dropping = 0x66,    // being taken out of memory; repeated: flash
+    discarding = 0x69,  // being forgotten; repeated: empty
 };
+constexpr Tier ALL_TIERS[] = {Tier::empty, Tier::flash, Tier::filling, Tier::clean, Tier::dirty, Tier::writing, Tier::dropping, Tier::discarding};
 
-// state 4 bits | generation 28 bits | slot + 1, 32 bits
+// state 8 bits | generation 24 bits | slot + 1, 32 bits
 struct TierWord {
     u64 word;
     u64 check;   // of the bytes in the slot, with unit and generation
 };
 static_assert(sizeof(TierWord) == 16);
-constexpr Tier tier_of(u64 word) { return Tier(word & 15); }
-constexpr u64 generation_of(u64 word) { return word >> 4 & 0xfffffff; }
+constexpr Tier tier_of(u64 word) { return Tier(word & 255); }
+constexpr u64 generation_of(u64 word) { return word >> 8 & 0xffffff; }
 constexpr u32 slot_of(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT if it has none
-constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xfffffff) << 4 | u64(slot + 1) << 32; }
-constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~15ull) | u64(tier); }
+constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xffffff) << 8 | u64(slot + 1) << 32; }
+constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~255ull) | u64(tier); }
+constexpr bool is_tier_word(u64 word, u64 slots) {
+    const Tier tier = tier_of(word);
+    bool known = false;
+    for (Tier one : ALL_TIERS) known = known || one == tier;
+    const bool needs_slot = tier == Tier::flash || tier == Tier::clean || tier == Tier::dropping;
+    return known && (slot_of(word) == NO_SLOT ? !needs_slot : slot_of(word) < slots);
+}
 constexpr bool in_memory(Tier tier) { return tier == Tier::clean || tier == Tier::dirty || tier == Tier::writing; }
 // The checksum of a unit's bytes, with its number and generation; copies them on the way, if there is a place for them.
 u64 unit_check(const char* bytes, u64 unit, u64 word, char* to = nullptr);

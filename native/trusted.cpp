@@ -4,6 +4,7 @@
 #include <climits>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,30 +45,44 @@ struct Owner {
     uid_t uid;
     bool shared = false;
     gid_t gid = 0;
-    bool device = false;
+    bool device = false;    // or a DAX device, of root
+    bool one_name = true;
 };
+
+// No other device is opened: what that does to it, whoever named it would decide.
+bool is_dax(const struct stat& is) {
+    if (!S_ISCHR(is.st_mode)) return false;
+    char link[PATH_MAX];
+    const ssize_t length = readlink(("/sys/dev/char/" + std::to_string(major(is.st_rdev)) + ":" + std::to_string(minor(is.st_rdev)) + "/subsystem").c_str(), link, sizeof link);
+    return length > 0 && std::string_view(link, size_t(length)).ends_with("/dax");
+}
 
 void check(int fd, const std::string& path, const Owner& owner) {
     struct stat is {};
     if (fstat(fd, &is) < 0) fail_os("fstat of " + path, errno);
-    const bool device = owner.device && S_ISCHR(is.st_mode);
+    const bool device = owner.device && is_dax(is);
     if (const char* kind = kind_of(is.st_mode); kind && !device) refuse(path, std::string("is ") + kind + ", expected a regular file");
-    if (is.st_uid != owner.uid && is.st_uid != 0) refuse(path, "belongs to user " + std::to_string(is.st_uid) + ", expected " + std::to_string(owner.uid));
+    // Root's files are good for what is this user's own. What somebody else shares must be theirs: they may have named any file.
+    const bool good = is.st_uid == owner.uid || (is.st_uid == 0 && (device || owner.uid == geteuid()));
+    if (!good) refuse(path, "belongs to user " + std::to_string(is.st_uid) + ", expected " + std::to_string(owner.uid));
     if (device) return;  // only root makes those
     if (is.st_nlink == 0) fail_os("opening " + path, ENOENT);  // taken away since it was opened
-    if (is.st_nlink > 1) refuse(path, "has " + std::to_string(is.st_nlink) + " names, expected one");
+    if (owner.one_name && is.st_nlink > 1) refuse(path, "has " + std::to_string(is.st_nlink) + " names, expected one");
     const bool group = owner.shared && is.st_gid == owner.gid;
     if (is.st_mode & (group ? mode_t(S_IWOTH) : OTHERS_WRITE)) refuse(path, "can be written by others (mode " + octal(is.st_mode) + ")");
 }
 
 // Minus the error if the system says no; Error if there is something that is not to be trusted.
 int open_checked(int folder, const std::string& name, const std::string& path, int flags, u32 mode, const Owner& owner) {
+    struct stat there {};  // a device may do something when it is opened, so it is known before; it cannot be made by who is not root
+    if (fstatat(folder, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && (S_ISCHR(there.st_mode) || S_ISBLK(there.st_mode)) && !(owner.device && is_dax(there)))
+        refuse(path, "is a device, expected a regular file");
     // Not blocking: a pipe would hang us before we see that it is one. Truncated by nobody before it is known whose it is.
     const int fd = ::openat(folder, name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode);
     if (fd < 0) {
         const int error = errno;
         struct stat is {};
-        if (error != EEXIST && fstatat(folder, name.c_str(), &is, AT_SYMLINK_NOFOLLOW) == 0 && kind_of(is.st_mode) && !(owner.device && S_ISCHR(is.st_mode)))
+        if (error != EEXIST && fstatat(folder, name.c_str(), &is, AT_SYMLINK_NOFOLLOW) == 0 && kind_of(is.st_mode) && !(owner.device && is_dax(is)))
             refuse(path, std::string("is ") + kind_of(is.st_mode) + ", expected a regular file");
         return -error;
     }
@@ -121,6 +136,11 @@ Folder::~Folder() { ::close(fd_); }
 int Folder::open(const std::string& name, int flags, u32 mode) const {
     const std::string path = path_ + "/" + name;
     return need(open_checked(fd_, name, path, flags, mode, {uid_, shared_, gid_}), path);
+}
+
+int Folder::open_named(const std::string& name, int flags) const {
+    const std::string path = path_ + "/" + name;
+    return need(open_checked(fd_, name, path, flags, 0, {uid_, shared_, gid_, false, false}), path);
 }
 
 int Folder::open_data(int flags) const {

@@ -22,6 +22,8 @@ public:
 
     // A file in it: of the directory's owner, written by nobody else, or by exactly the group that the directory is shared with.
     int open(const std::string& name, int flags, u32 mode = 0600) const;
+    // One that is there, though it may have other names: whoever may read and write a group's file can give it one.
+    int open_named(const std::string& name, int flags) const;
     // What the arrays' bytes are in: the file `data`, or what the file `backing` names, which only the owner can have written. It may
     // be a device.
     int open_data(int flags) const;

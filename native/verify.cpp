@@ -5,6 +5,7 @@
 // free maps are derived. The same walk, with the members' pins as roots too, is the audit that tests use.
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <fcntl.h>
 #include <unistd.h>
 #include <unordered_map>
@@ -12,7 +13,6 @@
 #include "space.hpp"
 
 namespace osf {
-
 
 struct ChunkMark {
     u32 cls = 0;
@@ -103,8 +103,7 @@ struct Space::Marks {
                 continue;
             }
             u64 head = load(reinterpret_cast<const Name*>(space.meta.pointer(ref))->magic_len), length = head & 0xffff;
-            bool valid = head >> 48 == NAME_MAGIC && !(head >> 16 & 0xffffffff) && length && length <= NAME_MAX_BYTES;
-            if (!valid) damaged("a name is unreadable");
+            if (!length || length > NAME_MAX_BYTES || head != name_head(osf::name_of(record, space.meta))) damaged("a name fails its checksum");
             block(0, ref, 8 + align_up(length, 8), true);
         }
         records.push_back(offset);
@@ -137,7 +136,7 @@ struct Space::Marks {
         if (!strict) return;
         for (u64* word : stale) {  // only after a rename, when the record has its proper word too
             u64 record = load(*word) & OFFSET, hash = hash_name(osf::name_of(space.record(record), space.meta));
-            if (load(space.record(record).state) == live && !space.index.points(hash, record)) damaged("a name lost its place in the index");
+            if (!space.index.points(hash, record)) damaged("a name lost its place in the index");
         }
     }
 
@@ -151,8 +150,9 @@ struct Space::Marks {
         return true;
     }
 
-    // A live record is in the index at every moment, so one that is not lost its word to damage. Records are known by
-    // their checksums, which cover their places; holes of the file are not touched, that would fill them.
+    // A live record is in the index at every moment, so one that is not lost its word to damage. Nor is one dropped whose state
+    // is none that a process wrote. Records are known by their checksums, which cover their places; holes of the file are not
+    // touched, that would fill them.
     void lost(int control) {
         std::sort(records.begin(), records.end());
         const u64 start = space.layout.heap[0].at, end = space.layout.control_bytes;
@@ -161,7 +161,8 @@ struct Space::Marks {
             if (hole < 0) break;
             for (u64 offset = align_up(u64(at), 64); offset + sizeof(Record) <= std::min(u64(hole), end); offset += 64) {
                 const Record& record = space.record(offset);
-                if (load(record.state) != live || std::binary_search(records.begin(), records.end(), offset)) continue;
+                const u64 state = load(record.state);
+                if ((is_state(state) && state != live) || std::binary_search(records.begin(), records.end(), offset)) continue;
                 u64 bytes = record_bytes(record);
                 if (bytes <= SLAB_MAX && offset + bytes <= u64(hole) && record.check == record_check(record, offset))
                     damaged("an array lost its place in the index");
@@ -294,7 +295,14 @@ void Space::repair() {
             stripe.live += word > 1;
         }
     }
-    for (u64 offset : marks.records) store(record(offset).state, u64(live));
+    u64 mended = 0;
+    for (u64 offset : marks.records) {  // all that the index leads to; any but these three states is damage
+        const u64 was = swap(record(offset).state, u64(live));
+        mended += was != live && was != draft && was != leaving;
+    }
+    if (mended)
+        std::fprintf(stderr, "openshelf: the metadata of the space at %s was damaged: %llu arrays had no valid state; they are in the index, and were kept\n",
+                     directory_.c_str(), static_cast<unsigned long long>(mended));
     for (int h = 0; h < 2; h++) {
         Heap& heap = h ? data : meta;
         PageHeap& pages = heap.pages();

@@ -25,7 +25,7 @@ def _work(directory: str, seeds: range, pipe: Connection) -> None:
     pipe.send(counts)
 
 
-def _prepare(directory: str, sealed: bool) -> None:
+def prepare(directory: str, sealed: bool) -> None:
     """In a process of its own, which leaves the space in order or not."""
     Space.create(Path(directory).name, "16MiB", reserve="32GiB").close()
     if sealed:
@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, directory: Path, sealed: bool, seeds: range) -> None:
         context: Any = multiprocessing.get_context("spawn")
-        maker = context.Process(target=_prepare, args=(str(directory), sealed))
+        maker = context.Process(target=prepare, args=(str(directory), sealed))
         maker.start()
         maker.join()
         assert maker.exitcode == 0

@@ -6,7 +6,7 @@ import struct
 
 from openshelf import _core
 
-BACKING, CHECK = 192, 1216  # docs/formats.md
+TIERS, BACKING, MADE, CHECK = 72, 192, 1216, 1224  # docs/formats.md
 _MASK = (1 << 64) - 1
 
 
@@ -31,5 +31,10 @@ def _hash(data: bytes, seed: int) -> int:
 def with_backing(header: bytes, path: str) -> bytes:
     """The header, naming another file for the data."""
     named = bytearray(header[:CHECK])
-    named[BACKING:CHECK] = path.encode().ljust(CHECK - BACKING, b"\0")
-    return bytes(named) + struct.pack("<Q", _hash(bytes(named), _core.VERSION))
+    named[BACKING:MADE] = path.encode().ljust(MADE - BACKING, b"\0")
+    return checked(bytes(named))
+
+
+def checked(header: bytes) -> bytes:
+    """Its first bytes, as they are, with the checksum of them."""
+    return header[:CHECK] + struct.pack("<Q", _hash(header[:CHECK], _core.VERSION))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openshelf.space._transfer import Held, Transfer
     from openshelf.space.devices import Block, Device
 
-_DRAFT, _LIVE = 1, 2  # of native Record::state
+_DRAFT, _LIVE = 1, 2  # native state_number
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
 
 

@@ -151,7 +151,7 @@ def check_same(
     else:
         grain = max(int(there.page_size), _GRAIN)
         wanted = -(-dram // grain) * grain
-        if wanted not in (nbytes, there.made or nbytes):  # it may have grown, and who made it may come again
+        if wanted not in (nbytes, there.made):  # it may have grown, and who made it may come again
             compare("dram", f"{format_size(wanted)} ({wanted} bytes)", f"{format_size(nbytes)} ({nbytes} bytes)")
     if flash is not None:
         asked = parse_flash(flash, path.name, dram, bool(tiers and tiers["durable"]), check_room=False)
