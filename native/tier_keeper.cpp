@@ -66,7 +66,7 @@ TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id,
     space_->map_data();
     engine_ = std::make_unique<TierEngine>(space_, real_disk());
     // While this process came up: its files on flash may be another space's by now, and nobody finds it any more.
-    if (load(space_->header().removed)) throw Error(Code::closed, "the space at " + directory + " was removed before its keeper was there");
+    if (space_->removed()) throw Error(Code::closed, "the space at " + directory + " was removed before its keeper was there");
     local_ = place_.bind();
     if (listen(local_, 64) < 0) fail_os("listening for processes", errno);
     watches_[0] = loop_.watch(local_, [this] { accept_process(); });

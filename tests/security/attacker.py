@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+SECRET = b"the victim's own" * 65536  # as long as the data of a small space: no size gives it away
 needs_another_user = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
 
@@ -37,6 +42,37 @@ def run_as_other(work: Callable[[], object], groups: list[int] | None = None) ->
         answer = pipe.read()
     os.waitpid(child, 0)
     return answer
+
+
+def another_group() -> grp.struct_group:
+    own = another_user().pw_gid
+    return next(group for group in grp.getgrall() if group.gr_gid not in (0, own) and not group.gr_mem)
+
+
+def as_member(work: Callable[[], object]) -> str:
+    """As run_as_other, in the group that a space is shared with, and with a directory for spaces of their own."""
+
+    def at_home() -> object:
+        os.environ["OPENSHELF_DIR"] = f"/dev/shm/openshelf-test-member-{os.getpid()}"
+        try:
+            return work()
+        finally:
+            shutil.rmtree(os.environ["OPENSHELF_DIR"], ignore_errors=True)
+
+    return run_as_other(at_home, [another_group().gr_gid])
+
+
+def python_as_other(code: str) -> str:
+    """What code with `os` and `socket` prints in a process of another user, who need not be able to run Python."""
+    user = another_user()
+    become = f"import os, socket; os.setgroups([]); os.setgid({user.pw_gid}); os.setuid({user.pw_uid})\n"
+    done = subprocess.run([sys.executable, "-c", become + code], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def replaced(path: Path, trap: Trap, precious: Path) -> None:
+    path.unlink(missing_ok=True)
+    trap(path, precious)
 
 
 def symlink(path: Path, target: Path) -> None:

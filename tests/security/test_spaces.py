@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import shutil
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,49 +14,25 @@ import pytest
 from openshelf import Space
 from openshelf.errors import Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import _places
-from tests.security.attacker import TRAPS, Trap, another_user, fifo, foreign, needs_another_user, run_as_other, symlink
+from tests.security.attacker import (
+    SECRET,
+    TRAPS,
+    Trap,
+    another_group,
+    another_user,
+    as_member,
+    fifo,
+    foreign,
+    needs_another_user,
+    replaced,
+    run_as_other,
+    symlink,
+)
 from tests.security.forging import CHECK, with_backing
 from tests.security.test_files import state_of
 from tests.tiers.shelves import keeper, wait_until
 
 pytestmark = needs_another_user
-SECRET = b"the victim's own" * 65536  # as long as the data of a small space: no size gives it away
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """On the file system of spaces: a hard link leads to no other."""
-    path = Path(tempfile.mkdtemp(prefix="openshelf-victim-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def precious(tmp_path: Path) -> Path:
-    file = tmp_path / "precious"
-    file.write_bytes(SECRET)
-    file.chmod(0o600)
-    return file
-
-
-@pytest.fixture
-def sticky(home: Path) -> Iterator[Path]:
-    """A directory as /tmp is: anybody can put things there."""
-    path = home.with_name(home.name + "-tmp")
-    path.mkdir()
-    path.chmod(0o1777)
-    yield path
-    shutil.rmtree(path)
-
-
-def replaced(path: Path, trap: Trap, precious: Path) -> None:
-    path.unlink(missing_ok=True)
-    trap(path, precious)
-
-
-def another_group() -> grp.struct_group:
-    own = another_user().pw_gid
-    return next(group for group in grp.getgrall() if group.gr_gid not in (0, own) and not group.gr_mem)
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.__name__)
@@ -134,9 +108,9 @@ def test_files_that_are_ours_are_restored(home: Path, sticky: Path, left: dict[s
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.__name__)
 def test_a_journal_that_somebody_else_made_is_not_restored(
-    home: Path, sticky: Path, left: dict[str, Path], tmp_path: Path, trap: Trap
+    home: Path, sticky: Path, left: dict[str, Path], precious: Path, trap: Trap
 ) -> None:
-    ours = tmp_path / "copy"  # of the journal itself, so that nothing but its owner and kind tells
+    ours = precious.with_name("copy")  # of the journal itself, so that nothing but its owner and kind tells
     shutil.move(left["journal"], ours)
     trap(left["journal"], ours)
     content, flash = ours.read_bytes(), state_of(left["flash"])
@@ -152,9 +126,9 @@ def test_a_journal_that_somebody_else_made_is_not_restored(
 
 @pytest.mark.parametrize("trap", [foreign, symlink, fifo], ids=lambda trap: trap.__name__)
 def test_a_flash_file_that_somebody_else_made_gets_no_byte_of_ours(
-    home: Path, sticky: Path, left: dict[str, Path], tmp_path: Path, trap: Trap
+    home: Path, sticky: Path, left: dict[str, Path], precious: Path, trap: Trap
 ) -> None:
-    ours = tmp_path / "copy"
+    ours = precious.with_name("copy")
     shutil.move(left["flash"], ours)
     trap(left["flash"], ours)
     before = state_of(ours)[3:], state_of(left["flash"])
@@ -276,17 +250,6 @@ def shared(home: Path, **more: object) -> Path:
     with Space.create("shared", "1MiB", group=another_group().gr_name, **more) as space:  # type: ignore[arg-type]
         space.put("x", np.arange(10))
     return home / "shared"
-
-
-def as_member(work: Callable[[], object]) -> str:
-    def at_home() -> object:
-        os.environ["OPENSHELF_DIR"] = f"/dev/shm/openshelf-test-member-{os.getpid()}"
-        try:
-            return work()
-        finally:
-            shutil.rmtree(os.environ["OPENSHELF_DIR"], ignore_errors=True)
-
-    return run_as_other(at_home, [another_group().gr_gid])
 
 
 def test_a_member_cannot_replace_a_file_of_the_space(home: Path, precious: Path) -> None:

@@ -38,7 +38,7 @@ class Header(NamedTuple):
     page_size: int
     boot_id: str
     backing: str
-    made: int  # bytes that it had room for when it was made; 0: of an older version, not known
+    made: int  # bytes that it had room for when it was made
 
 
 def boot_id() -> str:
@@ -167,13 +167,20 @@ _FILES = re.compile(
 
 
 def _erase(directory: Path) -> None:
-    """Exactly the files of a space, never a tree: a mistaken path must cost nothing."""
-    if (directory / "tiers").exists():
-        with contextlib.suppress(OpenshelfError):  # a damaged file names no others
-            _core.remove_flash(str(directory), directory.name.startswith(".new-"))
-    for entry in [*directory.iterdir()]:
-        if _FILES.fullmatch(entry.name):
-            entry.unlink(missing_ok=True)
+    """Exactly the files of a space, never a tree: a mistaken path must cost nothing. Nor does one that leads to another
+    folder now: it is the folder that is held, not its path."""
+    folder = _files.open_folder(directory)
+    try:
+        inside = os.listdir(folder)
+        if "tiers" in inside:
+            with contextlib.suppress(OpenshelfError):  # a damaged file names no others
+                _core.remove_flash(f"/proc/self/fd/{folder}", directory.name.startswith(".new-"))
+        for name in inside:
+            if _FILES.fullmatch(name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
     with contextlib.suppress(OSError):  # something of a user's is in it: that stays
         directory.rmdir()
 
@@ -187,6 +194,10 @@ def drop_backing(link: Path) -> None:
     """Takes the file outside away, unless somebody has put a link on the way to it since: that could lead anywhere."""
     if not link.is_symlink():
         return
+    if (owner := link.lstat().st_uid) not in (os.geteuid(), 0):
+        raise NotPermitted(
+            f"the link {link} belongs to user {owner}, expected {os.geteuid()}: nothing is removed for it"
+        )
     path = Path(os.readlink(link))
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -261,14 +272,21 @@ def share_with(group: str, directory: Path, files: list[Path]) -> None:
                 os.fchmod(handle, 0o640 if path.name == "backing" else 0o660)
             finally:
                 os.close(handle)
-        os.chown(directory, -1, gid)
+        folder = _files.open_folder(directory)
+        try:
+            os.fchown(folder, -1, gid)
+            os.fchmod(folder, 0o750)  # members open what is there; only the owner says what that is
+        finally:
+            os.close(folder)
     except PermissionError as error:
         if isinstance(error, NotPermitted):
             raise
         raise NotPermitted(f"user {os.getuid()} may not share with group {group!r}: not a member of it") from error
-    directory.chmod(0o750)  # members open what is there; only the owner says what that is
-    parent = directory.parent
-    parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)  # others may pass through, not look
+    parent = _files.open_folder(directory.parent)
+    try:
+        os.fchmod(parent, stat.S_IMODE(os.fstat(parent).st_mode) | 0o011)  # others may pass through, not look
+    finally:
+        os.close(parent)
 
 
 def check_disposable(path: Path) -> None:
@@ -279,7 +297,9 @@ def check_disposable(path: Path) -> None:
         raise NotPermitted(f"user {os.geteuid()} may not change {path.parent}, where the space is")
     if path.parent.resolve() != root().resolve():
         header(path)  # a path from elsewhere must lead to a space: it raises
-    others = sorted(entry.name for entry in path.iterdir() if not _FILES.fullmatch(entry.name))
+    inside = list(os.scandir(path))
+    own = {one.name for one in inside if _FILES.fullmatch(one.name) and not one.is_dir(follow_symlinks=False)}
+    others = sorted({one.name for one in inside} - own)
     if others:
         raise NotPermitted(f"{path} holds files that are not the space's ({', '.join(others)}); move them away first")
 
@@ -298,7 +318,7 @@ def dispose(path: Path) -> None:
 def _finish(gone: Path) -> None:
     """Who has the space open is told; then its files go."""
     try:
-        with contextlib.suppress(UnknownName):  # a damaged space may lack even the file that says so
+        with contextlib.suppress(UnknownName, NotPermitted):  # it may lack the file that says so, or have another there
             _core.mark_removed(str(gone))
     finally:
         _erase(gone)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadInput, OpenshelfError
+from openshelf.errors import BadInput, NotPermitted, OpenshelfError
 from openshelf.space import _keepers, _places
 from openshelf.space._copies import Ranges
 from openshelf.space._here import NO_FLASH, Here
@@ -22,7 +22,14 @@ _MOST = 1_000_000  # of a priority, either way
 
 def attach(core: _core.Core) -> None:
     """Maps the space's data in this process, with its keeper behind it, which is started if there is none."""
-    keeper = _keepers.of_space(Path(core.directory).resolve())
+    directory = Path(core.directory).resolve()
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():  # the keeper would be ours, and the files that it uses the ones that they named
+        raise NotPermitted(
+            f"the space at {directory} has a flash tier and belongs to user {owner}: only its owner, not user "
+            f"{os.geteuid()}, can open it"
+        )
+    keeper = _keepers.of_space(directory)
     choice = os.environ.get(FAULTS) or "on"
     if choice not in ("on", "off"):
         raise BadInput(f"{FAULTS}={choice!r}: expected 'on' or 'off'")
