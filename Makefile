@@ -87,6 +87,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/tier_durable_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/space tests/storm tests/tiers tests/offload tests/bench -m "soak or not soak"
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/kv/test_architectures.py -m soak
+	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number
 
 bench: $(VENV)/.built
 	$(BIN)/python bench/space.py
