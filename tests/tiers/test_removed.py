@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openshelf import Array, Space
+from openshelf import Array, Space, _core
 from openshelf.errors import Closed, OpenshelfError
-from openshelf.space import _keepers
+from openshelf.space import _keepers, _places, _tiered
 from openshelf.space._transfer import Held
 from tests.processes import Peer, State
 from tests.tiers import shelves
@@ -145,6 +145,14 @@ def test_a_remover_that_was_killed_half_way_is_finished_by_the_next_maker(home: 
             old.put("a", words(1, 1, MIB))
         assert new.put("a", words(1, 1, MIB)).tier == "dram"
     old.close()
+
+
+def test_a_space_that_is_removed_while_it_is_being_opened_is_closed(home: Path, tmp_path: Path) -> None:
+    shelves.make(tmp_path).close()
+    core = _core.Core.open(str(home / "shelf"), False, _places.boot_id())
+    Space.remove("shelf")
+    with pytest.raises(Closed, match="removed while it was being opened"):
+        _tiered.attach(core)
 
 
 def test_a_keeper_says_nothing_when_nothing_is_wrong(home: Path, tmp_path: Path) -> None:

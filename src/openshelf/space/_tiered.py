@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadInput, NotPermitted, OpenshelfError
+from openshelf.errors import BadInput, Closed, NotPermitted, OpenshelfError
 from openshelf.space import _keepers, _places
 from openshelf.space._copies import Ranges
 from openshelf.space._here import NO_FLASH, Here
@@ -23,7 +23,10 @@ _MOST = 1_000_000  # of a priority, either way
 def attach(core: _core.Core) -> None:
     """Maps the space's data in this process, with its keeper behind it, which is started if there is none."""
     directory = Path(core.directory).resolve()
-    owner = directory.stat().st_uid
+    try:
+        owner = directory.stat().st_uid
+    except FileNotFoundError:
+        raise Closed(f"the space at {directory} was removed while it was being opened") from None
     if owner != os.geteuid():  # the keeper would be ours, and the files that it uses the ones that they named
         raise NotPermitted(
             f"the space at {directory} has a flash tier and belongs to user {owner}: only its owner, not user "
