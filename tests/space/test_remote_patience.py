@@ -31,16 +31,20 @@ class Keepers:
         if sanitizer():
             pytest.skip("with a sanitizer the next keeper begins later than calls wait for it")
         self._port, self._now = int(place[0].rsplit(":", 1)[1]), first
+        self.longest_s = 0.0  # that nobody served
         self._next = Peer()
         self._next.call(faraway.nothing)
 
     def replace(self, after_s: float) -> None:
         """Kills the one that serves; the next one begins somewhat later."""
+        begun = time.monotonic()
         if self._now.process.is_alive():
             self._now.kill()
         time.sleep(after_s)
+        self._next.call(faraway.serve, "shelf", self._port)
+        self.longest_s = max(self.longest_s, time.monotonic() - begun)
         self._now, self._next = self._next, Peer()
-        self._now.call(faraway.serve, "shelf", self._port)
+        self._next.call(faraway.nothing)
 
     def close(self) -> None:
         for keeper in (self._now, self._next):
@@ -61,6 +65,11 @@ def replaced(place: Place, server: Peer, times: int) -> Iterator[Callable[[], bo
     thread.start()
     try:
         yield thread.is_alive
+    except HostLost:
+        thread.join()
+        if keepers.longest_s > LIMIT / 2:
+            pytest.skip(f"this machine took {keepers.longest_s:.1f} s to begin the next keeper: calls wait no longer")
+        raise
     finally:
         thread.join()
         keepers.close()
@@ -94,7 +103,7 @@ def test_wait_under_a_replaced_keeper_ends_in_its_time(
     with replaced(place, server, 1):
         start = time.monotonic()
         assert not _core.wait_word(pin, 0, 0, 2.0)
-        assert 2.0 <= time.monotonic() - start < 2.8
+        assert 2.0 <= time.monotonic() - start < 2.0 + LIMIT
 
 
 def calls(remote: _core.Remote, pin: _core.RemotePin) -> list[Callable[[], Any]]:
@@ -201,7 +210,8 @@ def test_atomics_under_a_replaced_keeper_are_done_once(
             thread.start()
         for thread in threads:
             thread.join()
-        assert not wrong
+        for error in wrong:
+            raise error
         assert [_core.load_u8(pin, 8 * number) for number in range(4)] == counts
         assert _core.load_u8(pin, 56) == sum(counts)
         assert min(counts) > 20
