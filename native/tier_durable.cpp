@@ -28,7 +28,7 @@ void TierEngine::load_image() {
     kept_.assign(slots_.size(), 0);
     kept_next_.assign(slots_.size(), 0);
     if (!Journal::exists(disk_, path)) {  // the maker was killed before the first commit
-        journal_->create();
+        if (!space_->removed()) journal_->create();
         return;
     }
     journal_->recover();
@@ -40,6 +40,14 @@ void TierEngine::load_image() {
         if (slot_of(is.word) < words_.head().slots) kept_[slot_of(is.word) / 64] |= 1ull << (slot_of(is.word) % 64);
     }
     slots_ = kept_;
+}
+
+// Of a removed space nothing is durable any more. Who removed it took the journal away; a commit may have made another since.
+void TierEngine::forget_journal() {
+    if (!durable_ || !space_->removed()) return;
+    try {
+        journal_->remove();
+    } catch (const Error&) {}  // a file stays that nobody reads
 }
 
 void TierEngine::advance_flush(Request& request) {
@@ -166,7 +174,8 @@ std::string TierEngine::commit() {
         add_page(1 + unit / WORDS_A_PAGE, page, PAGE);
     }
     bool done = false;
-    if (error.empty()) {
+    if (error.empty() && space_->removed()) done = true;
+    else if (error.empty()) {
         try {
             flash_.sync();
             std::vector<Journal::Page> list;
@@ -175,6 +184,7 @@ std::string TierEngine::commit() {
             done = true;
         } catch (const Error& trouble) { error = (trouble.code == Code::no_room ? "no_room:" : "flash:") + std::string(trouble.what()); }
     }
+    forget_journal();
     std::lock_guard guard(mutex_);
     if (done) {
         words_.head().counts.commits++;

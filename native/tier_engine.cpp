@@ -43,6 +43,7 @@ TierEngine::~TierEngine() {
     flush_.notify_all();
     frozen_.notify_all();
     for (auto& thread : threads_) thread.join();
+    forget_journal();
     store(words_.head().keeper, 0);
     ::close(data_);
 }

@@ -180,6 +180,7 @@ private:
 
     // tier_durable.cpp
     void load_image();
+    void forget_journal();
     void advance_flush(Request& request);
     void flush_loop();
     std::string commit();                    // what went wrong, or nothing

@@ -151,6 +151,7 @@ def test_a_flush_of_a_removed_space_leaves_the_next_ones_journal_alone(home: Pat
     with Peer() as last:
         last.call(open_again, str(tmp_path))
         assert last.call(seen) == (8, 8, 2)
+    wait_until(lambda: len({path.name.split(".")[2] for path in tmp_path.glob("shelf.flash.*.journal.*")}) == 1)
 
 
 def test_a_journal_whose_flash_file_is_gone_is_not_mistaken_for_nothing(home: Path, tmp_path: Path) -> None:
