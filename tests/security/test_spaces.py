@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,8 +247,8 @@ def test_a_path_that_leads_to_somebody_elses_space_is_refused(home: Path, sticky
 # Spaces of a group: members trust each other with arrays, not with files
 
 
-def shared(home: Path, **more: object) -> Path:
-    with Space.create("shared", "1MiB", group=another_group().gr_name, **more) as space:  # type: ignore[arg-type]
+def shared(home: Path, **more: Any) -> Path:
+    with Space.create("shared", "1MiB", group=another_group().gr_name, **more) as space:
         space.put("x", np.arange(10))
     return home / "shared"
 

@@ -203,7 +203,7 @@ def shared_by_them(home: Path) -> Iterator[Path]:
 def test_what_somebody_shares_with_us_is_opened(shared_by_them: Path) -> None:
     """Without this the refusals below would say nothing."""
     with Space.open(str(shared_by_them)) as space:
-        space.put("x", np.ones(3))
+        assert space.put("x", np.ones(3)).numpy().sum() == 3
 
 
 def test_the_owner_of_a_shared_space_cannot_name_a_file_of_roots_for_its_data(
