@@ -69,7 +69,7 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
             if (copy_state(word) != escrow) return;
             medium_.set_word(from, unit, invalid);
             if (wants_[from].count(unit)) ask(from, unit);
-            return free_slot(slot_of(word));
+            return free_slot(escrow_slot(word));
         }
         case m_held:
             peers_[from].held[unit] = flags;
@@ -79,7 +79,7 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
             u64 word = medium_.word(from, unit);
             medium_.set_word(from, unit, invalid);
             medium_.punch(from, unit);
-            if (copy_state(word) == escrow) free_slot(slot_of(word));
+            if (copy_state(word) == escrow) free_slot(escrow_slot(word));
             return;
         }
     }
@@ -263,7 +263,7 @@ void Coherence::connected(u32 host) {
     for (auto [unit, word] : held) tell(host, m_held, unit, u32(word & 15));
     tell(host, m_held_end, 0);
     for (auto [unit, word] : held) {
-        if (copy_state(word) == escrow) tell(host, m_back, unit, 0, Source::slot, slot_of(word));
+        if (copy_state(word) == escrow) tell(host, m_back, unit, 0, Source::slot, escrow_slot(word));
         else if (word & DIRTY) tell(host, m_back, unit, KEEP, Source::copy);
     }
     for (auto [unit, wanted] : wants_[host]) ask(host, unit);
@@ -333,7 +333,7 @@ void Coherence::purge(u32 host) {
     for (auto [unit, word] : words) {
         medium_.set_word(host, unit, invalid);
         medium_.punch(host, unit);
-        if (copy_state(word) == escrow) free_slot(slot_of(word));
+        if (copy_state(word) == escrow) free_slot(escrow_slot(word));
     }
 }
 

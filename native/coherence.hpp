@@ -40,7 +40,7 @@ constexpr u32 owner_of(u64 word) { return u32(word >> 8 & 255); }
 constexpr u32 sharers_of(u64 word) { return u32(word >> 32); }
 constexpr CopyState copy_state(u64 word) { return CopyState(word & 3); }
 constexpr u64 escrow_word(u32 slot) { return u64(escrow) | u64(slot) << 8; }
-constexpr u32 slot_of(u64 word) { return u32(word >> 8 & 0xffffff); }
+constexpr u32 escrow_slot(u64 word) { return u32(word >> 8 & 0xffffff); }
 
 enum class Source { none, own, shadow, copy, slot };  // whose bytes a message carries
 

@@ -71,7 +71,7 @@ Segments::Segments(const std::string& directory, u32 self, u32 hosts, u64 segmen
     std::vector<bool> used(SLOTS);
     for (u32 host = 0; host < hosts; host++)
         if (host != self)
-            each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && slot_of(word) < SLOTS) used[slot_of(word)] = true; });
+            each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && escrow_slot(word) < SLOTS) used[escrow_slot(word)] = true; });
     for (u32 slot = SLOTS; slot--;)
         if (!used[slot]) free_slots_.push_back(slot);
 }
@@ -82,7 +82,7 @@ void Segments::clear_damage() {
     for (u32 host = 0; host < hosts_; host++)
         each_word(host, [&](u64 unit, u64 word) {
             const bool own = host == self_;
-            bool wrong = unit >= units(host) || (!own && copy_state(word) == escrow && slot_of(word) >= SLOTS);
+            bool wrong = unit >= units(host) || (!own && copy_state(word) == escrow && escrow_slot(word) >= SLOTS);
             wrong |= own && (home_state(word) > lent || (home_state(word) == lent && owner_of(word) >= hosts_) || u64(sharers_of(word)) >> hosts_);
             if (wrong) bad.emplace_back(host, unit);
         });

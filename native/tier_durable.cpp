@@ -37,7 +37,7 @@ void TierEngine::load_image() {
         if (!page) continue;
         TierWord is;
         std::memcpy(&is, page + unit % WORDS_A_PAGE * sizeof is, sizeof is);
-        if (slot_of(is.word) < words_.head().slots) kept_[slot_of(is.word) / 64] |= 1ull << (slot_of(is.word) % 64);
+        if (flash_slot(is.word) < words_.head().slots) kept_[flash_slot(is.word) / 64] |= 1ull << (flash_slot(is.word) % 64);
     }
     slots_ = kept_;
 }
@@ -106,9 +106,9 @@ void TierEngine::freeze() {
                 frozen_left_++;
                 break;
             default:
-                if (slot_of(word) == NO_SLOT) break;  // zeros on their way
+                if (flash_slot(word) == NO_SLOT) break;  // zeros on their way
                 image_[unit] = {with_tier(word, Tier::flash), at.check};
-                kept_next_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
+                kept_next_[flash_slot(word) / 64] |= 1ull << (flash_slot(word) % 64);
         }
     }
     begin_runs(dirty);
@@ -120,7 +120,7 @@ void TierEngine::frozen_done(u32 unit, const TierWord& is, const std::string& er
         frozen_error_ = error;
     } else {
         image_[unit] = is;
-        kept_next_[slot_of(is.word) / 64] |= 1ull << (slot_of(is.word) % 64);
+        kept_next_[flash_slot(is.word) / 64] |= 1ull << (flash_slot(is.word) % 64);
     }
     if (--frozen_left_ == 0) frozen_.notify_all();
 }
@@ -129,7 +129,7 @@ void TierEngine::frozen_done(u32 unit, const TierWord& is, const std::string& er
 void TierEngine::keep_slots(std::vector<u64> kept) {
     std::vector<u64> used = kept;
     for (u32 unit = 0; unit < units_; unit++)
-        if (u32 slot = slot_of(load(words_.at(unit).word)); slot != NO_SLOT) used[slot / 64] |= 1ull << (slot % 64);
+        if (u32 slot = flash_slot(load(words_.at(unit).word)); slot != NO_SLOT) used[slot / 64] |= 1ull << (slot % 64);
     for (size_t at = 0; at < slots_.size(); at++) {
         const u64 gone = (kept_[at] | kept_next_[at]) & ~used[at] & slots_[at];
         slots_[at] &= ~gone;

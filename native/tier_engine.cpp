@@ -64,7 +64,7 @@ void TierEngine::recover() {
         u64 word = load(at.word);
         switch (tier_of(word)) {
             case Tier::filling:
-                word = with_tier(word, slot_of(word) == NO_SLOT ? Tier::empty : Tier::flash);
+                word = with_tier(word, flash_slot(word) == NO_SLOT ? Tier::empty : Tier::flash);
                 break;
             case Tier::writing: word = with_tier(word, Tier::dirty); break;
             case Tier::dropping:
@@ -78,7 +78,7 @@ void TierEngine::recover() {
         if (in_memory(tier_of(word))) punch_out(unit);
         else out++;
         store(at.word, word);
-        if (slot_of(word) != NO_SLOT) slots_[slot_of(word) / 64] |= 1ull << (slot_of(word) % 64);
+        if (flash_slot(word) != NO_SLOT) slots_[flash_slot(word) / 64] |= 1ull << (flash_slot(word) % 64);
         if (!in_memory(tier_of(word))) continue;
         resident_++;
         dirty += tier_of(word) == Tier::dirty;

@@ -250,7 +250,7 @@ void TierEngine::run(const Job& job, char* buffer) {
     for (u32 unit = job.first; unit < job.first + job.count; unit++) {
         const u64 word = load(words_.at(unit).word);
         if (job.kind == Kind::discard) {
-            if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
+            if (flash_slot(word) != NO_SLOT) free_slot(flash_slot(word));
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
         } else {
             set(unit, with_tier(word, Tier::flash));
@@ -473,7 +473,7 @@ void TierEngine::write(const Job& job, char* buffer) {
     for (u32 at = 0; at < job.count; at++) {
         const u32 unit = job.first + at;
         const TierWord& is = words_.at(unit);
-        if (same) same = slot_of(is.word) != NO_SLOT && unit_check(from + at * UNIT, unit, is.word) == is.check;
+        if (same) same = flash_slot(is.word) != NO_SLOT && unit_check(from + at * UNIT, unit, is.word) == is.check;
         next[at].word = tier_word(Tier::clean, generation_of(is.word) + 1, job.slot + at);
         next[at].check = unit_check(from + at * UNIT, unit, next[at].word);
     }
@@ -494,7 +494,7 @@ void TierEngine::write(const Job& job, char* buffer) {
             const u32 unit = job.first + at;
             Local& local = local_[unit];
             TierWord& word = words_.at(unit);
-            const u32 old = slot_of(word.word);
+            const u32 old = flash_slot(word.word);
             const bool drop = std::exchange(local.drop, false);
             if (!error.empty() || same) {  // the slots that were taken for it are not used
                 if (job.slot + at != old) free_slot(job.slot + at);

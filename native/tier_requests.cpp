@@ -285,10 +285,10 @@ bool TierEngine::advance_fill(Request& request) {
                 return true;
             }
             if (!free) free = most;  // a touch cannot fail: more memory than was meant is better than an end
-            u32 slot = slot_of(word), count = 1;
+            u32 slot = flash_slot(word), count = 1;
             most = std::min(most, free);
             if (slot != NO_SLOT) most = flash_.together(slot, most);
-            while (count < most && tier_of(load(words_.at(unit + count).word)) == tier && local_[unit + count].vacant == vacant && slot_of(load(words_.at(unit + count).word)) == (slot == NO_SLOT ? NO_SLOT : slot + count)) count++;
+            while (count < most && tier_of(load(words_.at(unit + count).word)) == tier && local_[unit + count].vacant == vacant && flash_slot(load(words_.at(unit + count).word)) == (slot == NO_SLOT ? NO_SLOT : slot + count)) count++;
             for (u32 at = unit; at < unit + count; at++) {
                 if (explicitly) counts.asked++;
                 set(at, with_tier(load(words_.at(at).word), Tier::filling));
@@ -351,7 +351,7 @@ void TierEngine::advance_discard(Request& request) {
         const u64 word = load(words_.at(unit).word);
         const Tier tier = tier_of(word);
         if ((tier == Tier::flash && !local_[unit].vacant) || tier == Tier::empty) {
-            if (slot_of(word) != NO_SLOT) free_slot(slot_of(word));
+            if (flash_slot(word) != NO_SLOT) free_slot(flash_slot(word));
             set(unit, tier_word(Tier::empty, generation_of(word), NO_SLOT));
             request.next++;
             one_done(request);

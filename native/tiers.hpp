@@ -43,7 +43,7 @@ struct TierWord {
 static_assert(sizeof(TierWord) == 16);
 constexpr Tier tier_of(u64 word) { return Tier(word & 255); }
 constexpr u64 generation_of(u64 word) { return word >> 8 & 0xffffff; }
-constexpr u32 slot_of(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT if it has none
+constexpr u32 flash_slot(u64 word) { return u32(word >> 32) - 1; }      // NO_SLOT if it has none
 constexpr u64 tier_word(Tier tier, u64 generation, u32 slot) { return u64(tier) | (generation & 0xffffff) << 8 | u64(slot + 1) << 32; }
 constexpr u64 with_tier(u64 word, Tier tier) { return (word & ~255ull) | u64(tier); }
 constexpr bool is_tier_word(u64 word, u64 slots) {
@@ -51,7 +51,7 @@ constexpr bool is_tier_word(u64 word, u64 slots) {
     bool known = false;
     for (Tier one : ALL_TIERS) known = known || one == tier;
     const bool needs_slot = tier == Tier::flash || tier == Tier::clean || tier == Tier::dropping;
-    return known && (slot_of(word) == NO_SLOT ? !needs_slot : slot_of(word) < slots);
+    return known && (flash_slot(word) == NO_SLOT ? !needs_slot : flash_slot(word) < slots);
 }
 constexpr bool in_memory(Tier tier) { return tier == Tier::clean || tier == Tier::dirty || tier == Tier::writing; }
 // The checksum of a unit's bytes, with its number and generation; copies them on the way, if there is a place for them.

@@ -64,7 +64,7 @@ inline void Actor::die() {
     for (u32 s = 0; s < shape.slots; s++) {
         bool named = false;
         for (u32 u = 0; u < shape.units; u++)
-            named |= shape.home[u] != self && copy_state(words[u]) == escrow && slot_of(words[u]) == s;
+            named |= shape.home[u] != self && copy_state(words[u]) == escrow && escrow_slot(words[u]) == s;
         if (!named) slots[s] = {};
     }
 }
