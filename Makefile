@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -83,8 +83,8 @@ pytest-asan: $(ASAN)/.built
 	  result=$$?; unset LD_PRELOAD; cat $(ASAN)/reports/* 2>/dev/null && exit 1; exit $$result
 
 soak: $(VENV)/.built $(VENV)/.test native-test
-	OPENSHELF_SOAK=1 build/native/wire_attack_test
-	OPENSHELF_SOAK=1 build/native/tier_durable_test
+	OPENSHELF_SOAK=1 build/native/net_wire_attack_test
+	OPENSHELF_SOAK=1 build/native/tiers_durable_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/space tests/storm tests/tiers tests/offload tests/bench -m "soak or not soak"
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/kv/test_architectures.py -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "space.hpp"
-#include "sync.hpp"
+#include "space/space.hpp"
+#include "space/sync.hpp"
 
 #define CHECK(condition)                                                                              \
     do {                                                                                              \

@@ -238,7 +238,7 @@ def test_the_checksum_is_what_the_format_says(size: int, seed: int) -> None:
 
 
 def hash_bytes(data: bytes, seed: int) -> int:
-    """As native/base.cpp, of 64 bytes: four chains, then one."""
+    """As native/base/base.cpp, of 64 bytes: four chains, then one."""
 
     def mix(state: int, word: int) -> int:
         state = (state ^ word) * 0x9FB21C651E98DF25 % (1 << 64)

@@ -1,6 +1,6 @@
 """Who has no key gets nothing, and who sits in the middle can end a connection but never change what it says.
 
-Every bit, every cut and 50,000 streams of chance are tried in native/tests/wire_attack_test.cpp; here the same is seen
+Every bit, every cut and 50,000 streams of chance are tried in native/tests/net/wire_attack_test.cpp; here the same is seen
 from Python, through a real socket and a real man in the middle.
 """
 

@@ -74,7 +74,7 @@ def roomy(mode: str, tmp_path: Path) -> Iterator[Space]:
 
 
 def test_prefetches_of_different_priority_all_come(shelf: Space) -> None:
-    """Which one comes first is tested where the disk can be held: native/tests/tier_engine_test.cpp."""
+    """Which one comes first is tested where the disk can be held: native/tests/tiers/engine_test.cpp."""
     first, slow, urgent = (flash_array(shelf, *what) for what in (("f", 8 * MIB), ("ss", 14 * MIB), ("uuu", MIB)))
     with stopped_keeper(shelf):
         handles = [first.prefetch(), slow.prefetch(), urgent.prefetch(priority=10)]

@@ -1,6 +1,6 @@
 """The root of a pool's keys: what two prompts must share, besides their tokens, to share blocks.
 
-docs/formats.md has the bytes. Keys of blocks are made of it by native code (`native/kv_hash.hpp`); nothing depends on
+docs/formats.md has the bytes. Keys of blocks are made of it by native code (`native/kv/hash.hpp`); nothing depends on
 Python's hash().
 """
 

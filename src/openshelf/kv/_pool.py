@@ -1,7 +1,7 @@
 """KVPool: KV-cache blocks in a Space, one copy for every reader.
 
 A prompt is cut into blocks of some tokens; a block is found by a key that stands for the model, the tenant and every
-token up to its end. Native code (`native/kv_pool.hpp`) does everything that must be fast or survive kill -9; this is
+token up to its end. Native code (`native/kv/pool.hpp`) does everything that must be fast or survive kill -9; this is
 what people see of it.
 """
 

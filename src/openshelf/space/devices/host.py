@@ -1,6 +1,6 @@
 """A device in the host's own memory: for machines without an accelerator, for tests, and as a staging arena.
 
-Its memory is private to the process, its queues are native threads (native/device.hpp).
+Its memory is private to the process, its queues are native threads (native/stream/device.hpp).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames over TCP, sealed with AES-128-OCB by the machine's OpenSSL: native/wire.hpp; docs/formats.md has the bytes."""
+"""Frames over TCP, sealed with AES-128-OCB by the machine's OpenSSL: native/net/wire.hpp; docs/formats.md has the bytes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,101 @@
+// A process's side of a space of several hosts: the other hosts' segments mapped at their addresses, faults on them handed to
+// the keeper, and the thread that finds the next keeper if that dies.
+//
+// The process keeps its own userfaultfd open: while no keeper lives, touches wait instead of reading zeros. A fork does not
+// inherit these mappings (MADV_DONTFORK); the child maps them anew and attaches as itself before fork() returns in it.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "faults/keeper_client.hpp"
+#include "faults/faults.hpp"
+#include "coherence/segments.hpp"
+#include "space/space.hpp"
+
+namespace osf::coherence {
+
+struct Met { u64 host, life; };  // after the directory and a newline in a note_attach: the hosts whose arrays the process has views of
+
+class Attachment : public FaultOwner, public Companion {
+public:
+    struct Options {
+        std::string socket;                   // of the keeper
+        std::vector<std::string> hosts;
+        u32 self = 0, unit = 64 * 1024;
+        std::vector<std::string> keeper;      // command that starts one and returns; empty: none is started
+    };
+    Attachment(Space& space, Options options);
+    ~Attachment() override;
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+
+    Faults faults() const { return how_; }
+    u64 prefetch(u64 address, u64 bytes, bool write);          // a number to wait for
+    bool wait(u64 id, long timeout_ns);                        // false: the time is over. Throws HostLost
+    bool done(u64 id);
+    std::string status();                                      // Node::status
+    struct States { u64 invalid = 0, shared = 0, modified = 0; };
+    // This process is about to have a view of bytes of that life of the host; those of an earlier one it should be done with.
+    // `check` is called where that may not be so, and throws if it is not.
+    void meet(u64 address, u64 incarnation, const std::function<void()>& check);
+    void restore(u32 host);                                    // its segment, which was taken out of this process
+    States states(u64 address, u64 bytes) const;               // units, on this host
+    std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
+    u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
+    const std::string& host(u32 number) const { return options_.hosts[number]; }
+    void space_gone() override;                                         // its mapping is about to go
+
+    void fork_prepare() override;
+    void fork_parent() override;
+    void fork_child() override;
+    bool explain(u64 address, char* text, size_t room) const override;
+
+private:
+    struct Pending { Note note; bool done = false, good = false; std::string text; };
+    void map_segments();
+    void map_segment(u32 host);
+    void unmap_segments(bool forbid);
+    bool await_note(int socket, Note& note, std::string& text);
+    std::string lives() const;                // with the mutex
+    void hand_over(int socket, const std::string& lives);
+    const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }
+    void end_leases(u64 after_ns);
+    void watch();
+    u64 ask(Note note);
+    Pending answer(u64 id, long timeout_ns);
+
+    Options options_;
+    std::string directory_, name_;
+    const u64 id_;                            // of the space
+    std::string unattached_;                  // why a forked process has no keeper
+    u64 base_, reserve_, data_at_, segment_bytes_;
+    bool read_only_;
+    Faults how_ = Faults::none;
+    int faults_ = -1, socket_ = -1, own_fd_ = -1, place_fd_ = -1;
+    u32 place_ = 0;
+    std::vector<int> caches_;
+    u32 reserved_ = 0;                        // hosts whose addresses this process holds
+    const char* units_ = nullptr;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<u64, Pending> pending_;
+    std::map<u32, u64> met_;                  // life_of hosts
+    std::map<u32, u64> ended_;                // leases of hosts
+    u64 next_ = 1;
+    bool stop_ = false;
+    std::thread watcher_;
+};
+
+// The keeper lets go of the space; throws if others of this host have it open.
+void close_space(const std::string& socket, const std::string& directory, u64 id);
+
+// The one of this process for the space; made at the first call, kept by the Space and by whatever else shows its memory.
+std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options);
+
+}  // namespace osf::coherence

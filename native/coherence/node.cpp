@@ -1,0 +1,316 @@
+#include "coherence/node.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <utility>
+
+namespace osf::coherence {
+
+Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit)
+    : loop_(loop), name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
+      base_(space_->header().base - self * space_->layout.reserve),
+      segments_(space_->directory(), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
+      coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), started_ns_(now_ns()) {
+    for (u32 host = 0; host < hosts_.size(); host++) links_[host].name = hosts_[host];
+    struct statvfs room {};
+    copies_limit_ = statvfs(space_->directory().c_str(), &room) == 0 ? room.f_blocks * room.f_frsize / 4 : 4 * GIB;
+    segments_.each_word(self_, [&](u64 at, u64) { registered_.insert(at * segments_.unit_bytes(self_) / GRANULE); });
+    for (u32 host = 0; host < hosts_.size(); host++)
+        if (host != self_)
+            segments_.each_word(host, [&](u64 at, u64) { note_copy(host, at); });
+    auto keeper = std::make_unique<Process>();
+    Faults how;
+    keeper->faults = open_faults(how);
+    keeper->pid = u64(getpid());
+    links_[self_].faults = how != Faults::none;
+    processes_.push_back(std::move(keeper));
+}
+
+void Node::begin() {
+    store(segments_.head().linked, u64(0));
+    coherence_.start();
+    settle();
+    for (u64 granule : registered_) register_granule(*processes_[0], granule);
+}
+
+Process::~Process() {
+    watch.end();
+    if (faults >= 0) close(faults);
+}
+
+// Local processes
+
+void Node::watch(Process& process) {
+    if (process.faults >= 0 && !process.watch) process.watch = loop_.watch(process.faults, [this, &process] { faults_of(process); });
+}
+
+void Node::attach(std::unique_ptr<Process> process) {
+    const u64 segment = space_->layout.heap[1].pages * PAGE;
+    for (u64 granule : registered_)
+        if (int error = register_granule(*process, granule)) fail_os("registering the own segment of process " + std::to_string(process->pid), error);
+    // Touches that an earlier keeper has read and not answered are made again.
+    for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++)
+        wake_faults(process->faults, base_ + host * reserve() + space_->layout.data_at, segment);
+    if (settled()) watch(*process);
+    processes_.push_back(std::move(process));
+}
+
+// The processes that the keeper before this one had, and that live, are all here: what waited for that begins.
+void Node::settle() {
+    if (settled()) return;
+    for (u32 place : segments_.places())
+        if (std::none_of(processes_.begin(), processes_.end(), [&](auto& process) { return process->place == place; })) {
+            if (place != awaited_ && now_ns() - started_ns_ > START_NS) log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
+            return;
+        }
+    started_ns_ = now_ns();
+    for (u32 host = 0; host < links_.size(); host++)
+        if (host != self_ && now_ns() - segments_.head().leased[host] > LEASE_NS) end_lease(host, ~u64(0));  // nobody uses anything yet
+    settled_ = true;
+    for (auto& process : processes_) watch(*process);
+    for (auto [socket, id, address, bytes, write] : std::exchange(early_, {})) prefetch(socket, id, address, bytes, write);
+}
+
+void Node::detach(int socket) {
+    auto found = std::find_if(processes_.begin() + 1, processes_.end(), [&](auto& process) { return process->socket == socket; });
+    if (found == processes_.end()) return;
+    for (Link& link : links_)
+        if (link.pieces.early == found->get()) link.pieces.early = nullptr, link.pieces.shown = 0;
+    processes_.erase(found);
+    std::erase_if(prefetches_, [&](auto& one) { return one.second->socket == socket; });
+    std::erase_if(early_, [&](auto& one) { return std::get<0>(one) == socket; });
+}
+
+// A process whose memory is gone needs nothing; its socket's end is told to the keeper by the kernel soon after.
+void Node::check(Process& process, int error) {
+    if (error && error != ESRCH && error != ENOENT && error != ENOMEM)
+        log("process " + std::to_string(process.pid) + ": " + std::strerror(error));
+}
+
+void Node::faults_of(Process& process) {
+    Touch touch;
+    for (int count = 0; count < 64 && read_fault(process.faults, touch); count++) {
+        try {
+            touched(process, touch);
+        } catch (const Error& error) {  // no memory for a word, say: the touch is made again, and may find some
+            log(error.what());
+            wake_faults(process.faults, touch.address & ~(PAGE - 1), PAGE);
+        }
+    }
+}
+
+bool Node::locate(u64 address, Place& place) const {
+    if (address < base_ || address >= base_ + hosts_.size() * reserve()) return false;
+    place.first = u32((address - base_) / reserve());
+    u64 inner = (address - base_) % reserve();
+    if (inner < space_->layout.data_at) return false;
+    u64 unit = segments_.unit_bytes(place.first);
+    place.second = unit ? (inner - space_->layout.data_at) / unit : 0;
+    return unit == 0 || place.second < segments_.units(place.first);
+}
+
+bool Node::meet(int socket, u32 host, u64 incarnation) {
+    if (!links_[host].synced || segments_.head().seen[host] != incarnation) return false;
+    for (auto& process : processes_)
+        if (process->socket == socket) process->met[host] = life(host);
+    return true;
+}
+
+// A process that touched the bytes of a host has views of them. If that life is over, other arrays may be at their addresses:
+// those views never show them.
+bool Node::of_this_life(Process& process, u32 home) {
+    if (home == self_) return true;
+    return process.met.try_emplace(home, life(home)).first->second == life(home);
+}
+
+void Node::touched(Process& process, const Touch& touch) {
+    const u64 address = touch.address;
+    const bool write = touch.write;
+    Place place;
+    if (!locate(address, place)) return log("a fault at an address of no segment");
+    auto [home, unit] = place;
+    if (!segments_.unit_bytes(home) || (home != self_ && !links_[home].faults)) {
+        // Never met: nothing is known of its units. Decided when it comes, or is given up.
+        if (coherence_.is_lost(home) || !links_[home].faults) check(process, poison_pages(process.faults, address & ~(PAGE - 1), PAGE));
+        else process.strangers.emplace_back(home, address & ~(PAGE - 1));
+        return;
+    }
+    if (!of_this_life(process, home)) return check(process, poison_pages(process.faults, address_of(home, unit), segments_.unit_bytes(home)));
+    process.waiting[place] |= !touch.mapped;
+    touched_page_ = (address - address_of(home, unit)) / PAGE;
+    if (home != self_ && !coherence_.may(home, unit, write)) links_[home].misses++;
+    coherence_.want(home, unit, write);
+}
+
+void Node::resolve(Process& process, u32 home, u64 unit, bool map, bool write) {
+    if (process.faults < 0) return;
+    u64 at = address_of(home, unit), bytes = segments_.unit_bytes(home);
+    int error = map ? map_pages(process.faults, at, bytes, write) : 0;
+    if (error == EFAULT && home == self_) {  // own pages that nobody has touched yet
+        try {
+            segments_.provide(unit);
+            error = map_pages(process.faults, at, bytes, write);
+        } catch (const Error& failed) {
+            log(failed.what());
+            error = poison_pages(process.faults, at, bytes);
+        }
+    }
+    check(process, error);
+    if (write) check(process, protect_pages(process.faults, at, bytes, false));
+    else if (!map) check(process, wake_faults(process.faults, at, bytes));
+}
+
+void Node::admit(u32 home, u64 unit, bool write) {
+    bool somebody = false;
+    for (auto& process : processes_) {
+        auto found = process->waiting.find({home, unit});
+        if (found == process->waiting.end()) continue;
+        bool map = found->second;
+        process->waiting.erase(found);
+        if (of_this_life(*process, home)) resolve(*process, home, unit, map, write);
+        else check(*process, poison_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home)));
+        somebody = true;
+    }
+    if (somebody) holds_[{home, unit}] = now_ns() + HOLD_NS;
+    arrived(home, unit, write, true);
+}
+
+void Node::condemn(u32 home, u64 unit) {
+    for (auto& process : processes_) {
+        auto found = process->waiting.find({home, unit});
+        if (found == process->waiting.end()) continue;
+        process->waiting.erase(found);
+        check(*process, poison_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home)));
+    }
+    arrived(home, unit, true, false);
+}
+
+void Node::register_own(u64 unit) {
+    u64 granule = unit * segments_.unit_bytes(self_) / GRANULE;
+    if (!registered_.insert(granule).second) return;
+    for (auto& process : processes_) check(*process, register_granule(*process, granule));
+}
+
+int Node::register_granule(Process& process, u64 granule) {
+    u64 at = granule * GRANULE, bytes = std::min(GRANULE, space_->layout.heap[1].pages * PAGE - at);
+    return process.faults < 0 ? 0 : register_faults(process.faults, address_of(self_, 0) + at, bytes);
+}
+
+void Node::protect(u32 home, u64 unit) {
+    if (home == self_) register_own(unit);
+    if (!follows(Rule::protect)) return;
+    for (auto& process : processes_)
+        if (process->faults >= 0 && (home == self_ || process->socket >= 0))
+            check(*process, protect_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home), true));
+}
+
+// The one process that waits for a unit of another host, if it is one and its views are of this life.
+Process* Node::only_waiter(u32 home, u64 unit) {
+    Process* one = nullptr;
+    for (auto& process : processes_) {
+        if (!process->waiting.count({home, unit})) continue;
+        if (one || !of_this_life(*process, home)) return nullptr;
+        one = process.get();
+    }
+    return one;
+}
+
+void Node::fill(u32 home, u64 unit) {
+    // Where one process waits for a copy, the bytes go straight into its view, not yet writable: the word comes first.
+    if (home != self_) {
+        const u64 bytes = segments_.unit_bytes(home);
+        Pieces& pieces = links_[home].pieces;
+        Process* one = pieces.shown == bytes ? pieces.early : only_waiter(home, unit);
+        if (one && (pieces.shown == bytes || copy_pages(one->faults, address_of(home, unit), body_.data(), bytes, false) == 0)) {
+            if (auto found = one->waiting.find({home, unit}); found != one->waiting.end()) found->second = false;
+            note_copy(home, unit);
+            return segments_.filled(home);
+        }
+    }
+    try {
+        segments_.fill(home, unit, body_.data());
+    } catch (const Error& full) {
+        log(std::string(full.what()) + "; evicting copies");
+        copies_limit_ = segments_.copied_bytes() / 2;
+        make_room();
+        segments_.fill(home, unit, body_.data());
+    }
+    if (home != self_) note_copy(home, unit);
+}
+
+bool Node::take_slot(u32 home, u64 unit, u32& slot) {
+    try {
+        if (now_ns() <= suspend_until_ns_ && segments_.take_slot(home, unit, slot)) return true;
+    } catch (const Error& full) {
+        log(full.what());
+    }
+    discarded_++;  // when a lease ends; else it is tried again when a slot is freed
+    return false;
+}
+
+void Node::note_copy(u32 home, u64 unit) {
+    if (in_copies_.insert({home, unit}).second) copies_.push_back({home, unit});
+}
+
+void Node::make_room() {
+    for (size_t tries = copies_.size(); tries && segments_.copied_bytes() > copies_limit_; tries--) {
+        auto [home, unit] = copies_.front();
+        copies_.pop_front();
+        in_copies_.erase({home, unit});
+        if (!coherence_.evict(home, unit)) note_copy(home, unit);
+    }
+}
+
+// Prefetch: many units under way at once, and mapped for the one who asked when they come
+
+constexpr u64 FLYING = 64;
+
+void Node::prefetch(int socket, u64 id, u64 address, u64 bytes, bool write) {
+    if (!settled()) return void(early_.emplace_back(socket, id, address, bytes, write));
+    Place first, last;
+    bool good = bytes && locate(address, first) && locate(address + bytes - 1, last) && first.first == last.first;
+    if (!good || !segments_.unit_bytes(first.first)) return prefetched(socket, id, good && !coherence_.is_lost(first.first));
+    auto one = std::make_shared<Prefetch>(Prefetch{socket, id, first.first, first.second, last.second + 1, 0, write});
+    advance(one);
+}
+
+void Node::advance(const std::shared_ptr<Prefetch>& prefetch) {
+    while (prefetch->good && prefetch->flying < FLYING && prefetch->next < prefetch->end) {
+        u64 unit = prefetch->next++;
+        prefetch->flying++;
+        prefetches_.emplace(Place{prefetch->home, unit}, prefetch);
+        coherence_.want(prefetch->home, unit, prefetch->write);  // may arrive, and advance, at once
+    }
+}
+
+void Node::arrived(u32 home, u64 unit, bool write, bool good) {
+    auto [begin, end] = prefetches_.equal_range({home, unit});
+    std::vector<std::shared_ptr<Prefetch>> done;
+    for (auto at = begin; at != end;) {
+        if (good && at->second->write && !write) at++;
+        else done.push_back(at->second), at = prefetches_.erase(at);
+    }
+    for (auto& prefetch : done) {
+        prefetch->flying--;
+        prefetch->good &= good;
+        for (auto& process : processes_)
+            if (good && process->socket == prefetch->socket && of_this_life(*process, home)) resolve(*process, home, unit, true, write);
+        if (!prefetch->flying && (prefetch->next == prefetch->end || !prefetch->good)) prefetched(prefetch->socket, prefetch->id, prefetch->good);
+        else advance(prefetch);
+    }
+}
+
+std::string Node::owners(u64 address, u64 bytes) const {
+    Place first, last;
+    std::string text;
+    if (!bytes || !locate(address, first) || !locate(address + bytes - 1, last) || first.first != self_ || last.first != self_) return text;
+    for (u64 unit = first.second; unit <= last.second; unit++) {
+        u64 word = segments_.word(self_, unit);
+        text.append(reinterpret_cast<const char*>(&word), sizeof word);
+    }
+    return text;
+}
+
+}  // namespace osf::coherence
