@@ -8,7 +8,6 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include "bind/space.hpp"
-#include "space/sync.hpp"
 
 namespace osf::bind {
 
@@ -30,27 +29,14 @@ static auto freely(bool much, F work) {
     return work();
 }
 
-static Pool open_pool(std::shared_ptr<Space> space, std::string_view name) {
+static Pool open_pool(const std::shared_ptr<Space>& space, std::string_view name) {
     nb::gil_scoped_release release;
-    Held held = space->find(name);
-    if (!held) return nullptr;
-    return std::make_shared<KvPool>(std::move(space), held);
+    return KvPool::open(space, name);
 }
 
-static Pool make_pool(std::shared_ptr<Space> space, std::string name, u64 block_bytes, u32 block_tokens, u32 slots) {
+static Pool make_pool(const std::shared_ptr<Space>& space, std::string name, u64 block_bytes, u32 block_tokens, u32 slots) {
     nb::gil_scoped_release release;
-    KvShape shape{block_bytes, block_tokens, slots};
-    u64 bytes = kv_head(shape).bytes;
-    Held held = space->make({bytes, 3, kind_pool, {bytes}, {}, std::move(name)}, false);
-    try {
-        KvPool::format(*space, held, shape);
-        space->publish(held, false);
-    } catch (...) {
-        space->release(held);
-        throw;
-    }
-    space->hand_out(held);
-    return std::make_shared<KvPool>(std::move(space), held);
+    return KvPool::make(space, std::move(name), {block_bytes, block_tokens, slots});
 }
 
 static KvHit match(const Pool& pool, nb::bytes root, nb::handle tokens, bool verify, bool count) {
@@ -120,9 +106,7 @@ static u64 stick(const Pool& pool, nb::bytes root, nb::handle tokens, bool on) {
     pool->need_write();
     KvHit hit = match(pool, root, tokens, false, false);
     nb::gil_scoped_release release;
-    if (on && !hit.slots.empty()) pool->stick(hit.slots.back(), true);
-    for (u32 slot : hit.slots)
-        if (!on && load(pool->entry(slot).flags) & kv_sticky) pool->stick(slot, false);
+    hit.stick(on);
     return hit.slots.size();
 }
 
@@ -170,10 +154,7 @@ static nb::dict audit(KvPool& pool) {
 // The keys of a prompt's blocks, 32 bytes each: for tests, routers and logs.
 static nb::bytes keys(nb::bytes root, nb::handle tokens, u32 block_tokens) {
     Tokens given(tokens);
-    if (!block_tokens) throw Error(Code::bad_input, "a block has at least one token");
-    KvChain chain(root_of(root), block_tokens);
-    std::vector<KvKey> result;
-    for (u64 at = 0; at + block_tokens <= given.span.size(); at += block_tokens) result.push_back(chain.next(given.span.data() + at));
+    const std::vector<KvKey> result = kv_keys(root_of(root), given.span, block_tokens);
     return nb::bytes(result.data(), result.size() * sizeof(KvKey));
 }
 

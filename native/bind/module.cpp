@@ -11,6 +11,7 @@ namespace nb = nanobind;
 
 namespace osf::bind {
 
+void bind_enums(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_space(nb::module_& m);
 void bind_sync(nb::module_& m);
@@ -70,6 +71,7 @@ NB_MODULE(_core, m) {
             osf::bind::set_error(error);
         }
     });
+    osf::bind::bind_enums(m);
     osf::bind::bind_measure(m);
     osf::bind::bind_space(m);
     osf::bind::bind_sync(m);

@@ -59,6 +59,14 @@ const KvKey& KvChain::next(const u32* tokens) {
     return key_ = hash.end();
 }
 
+std::vector<KvKey> kv_keys(const KvKey& root, std::span<const u32> tokens, u32 block_tokens) {
+    if (!block_tokens) throw Error(Code::bad_input, "a block has at least one token");
+    KvChain chain(root, block_tokens);
+    std::vector<KvKey> keys;
+    for (u64 at = 0; at + block_tokens <= tokens.size(); at += block_tokens) keys.push_back(chain.next(tokens.data() + at));
+    return keys;
+}
+
 KvKey kv_name_key(const KvKey& root, std::span<const u8> name) {
     Hash hash(VALUE_TAG);
     hash.add(&root, sizeof root);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kv/format.hpp"
 
@@ -24,6 +25,9 @@ private:
     KvKey key_;
     u32 bytes_;
 };
+
+// Of the whole blocks of a prompt.
+std::vector<KvKey> kv_keys(const KvKey& root, std::span<const u32> tokens, u32 block_tokens);
 
 // key of a plain value's first block = SHA-256("OSFKVV1\0" + root + name), of those that follow = SHA-256("OSFKVN1\0" + key before +
 // nonce as little-endian u64): what one put wrote never continues what another began

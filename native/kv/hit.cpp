@@ -119,6 +119,12 @@ void KvHit::drop() {
     pin_.clear();
 }
 
+void KvHit::stick(bool on) const {
+    if (on && !slots.empty()) pool->stick(slots.back(), true);
+    for (u32 slot : slots)
+        if (!on && load(pool->entry(slot).flags) & kv_sticky) pool->stick(slot, false);
+}
+
 u32 kv_evict(KvHit hit, u32 keep) {
     if (hit.slots.empty()) return 0;
     auto pool = hit.pool;

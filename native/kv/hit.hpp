@@ -28,6 +28,7 @@ public:
     void count(u64 queried);                     // in the pool's statistics, and as a use of its blocks
     void read(u64 block, u64 count, const KvPieces& into) const;
     void read_value(char* into) const;           // all of nbytes
+    void stick(bool on) const;                   // its last block, and so all; off: whichever of its blocks were
 
     std::shared_ptr<KvPool> pool;
     std::vector<u32> slots;                      // of its blocks, in order

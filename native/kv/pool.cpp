@@ -79,6 +79,25 @@ void KvPool::format(Space& space, const Held& held, const KvShape& shape) {
     std::memcpy(base, &head, sizeof head);
 }
 
+std::shared_ptr<KvPool> KvPool::make(const std::shared_ptr<Space>& space, std::string name, const KvShape& shape) {
+    const u64 bytes = kv_head(shape).bytes;
+    Held held = space->make({bytes, 3, kind_pool, {bytes}, {}, std::move(name)}, false);
+    try {
+        format(*space, held, shape);
+        space->publish(held, false);
+    } catch (...) {
+        space->release(held);
+        throw;
+    }
+    space->hand_out(held);
+    return std::make_shared<KvPool>(space, held);
+}
+
+std::shared_ptr<KvPool> KvPool::open(const std::shared_ptr<Space>& space, std::string_view name) {
+    Held held = space->find(name);
+    return held ? std::make_shared<KvPool>(space, held) : nullptr;
+}
+
 KvPool::KvPool(std::shared_ptr<Space> in, Held held) : space(std::move(in)), held_(held) {
     auto refuse = [&](Code code, const std::string& why) {
         std::string name = space->name_of(held_);

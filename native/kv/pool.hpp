@@ -58,6 +58,8 @@ class KvPin;
 
 class KvPool {
 public:
+    static std::shared_ptr<KvPool> make(const std::shared_ptr<Space>& space, std::string name, const KvShape& shape);  // published when it is whole
+    static std::shared_ptr<KvPool> open(const std::shared_ptr<Space>& space, std::string_view name);                   // null: there is none
     static void format(Space& space, const Held& held, const KvShape& shape);  // a draft of kind_pool
     KvPool(std::shared_ptr<Space> space, Held held);                            // takes the pin over
     ~KvPool();

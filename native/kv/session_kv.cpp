@@ -1,15 +1,9 @@
-// Calls about this host's KV pools.
+// Calls about this host's KV pools. A pool is opened for each call: one that is kept would keep the memory of a pool that is deleted.
 #include "kv/calls.hpp"
 #include "kv/hit.hpp"
 #include "rpc/session.hpp"
 
 namespace osf::kv {
-
-// Opened for each call: one that is kept would keep the memory of a pool that is deleted.
-static std::shared_ptr<KvPool> open_pool(const std::shared_ptr<Space>& space, std::string_view name) {
-    Held held = space->find(name);
-    return held ? std::make_shared<KvPool>(space, held) : nullptr;
-}
 
 static KvSeen describe(const KvPool& pool, const KvHit& hit) {
     const KvHead& head = pool.head();
@@ -24,7 +18,7 @@ static void seek(Session& session, In& in) {
     const std::vector<KvKey> keys = session.receive_all<KvKey>(ask.keys, KV_KEYS_MAX);
     const bool value = ask.what >= KvWhat::look_value;
     if (ask.what > KvWhat::evict_value || keys.empty() || (value && keys.size() != 1)) throw Error(Code::bad_input, "a look-up of no known kind");
-    auto pool = open_pool(session.space(), name);
+    auto pool = KvPool::open(session.space(), name);
     KvSeen seen{};
     std::vector<KvPlace> places;
     if (pool) {
@@ -44,7 +38,7 @@ static void clear(Session& session, In& in) {
     const bool all = in.get<u8>();
     std::string_view tenant = in.text();
     in.end();
-    auto pool = open_pool(session.space(), name);
+    auto pool = KvPool::open(session.space(), name);
     session.reply(Out().add(pool ? pool->clear(all ? nullptr : &tenant) : u32(0)));
 }
 
