@@ -146,8 +146,11 @@ def document(results: dict[str, dict[str, Any]]) -> str:
         "ratio with ours on both sides: a difference below it means nothing.",
     ]
     for benchmark in BENCHMARKS:
-        result = results.get(benchmark.name, {"skipped": "was not run"})
+        result = results.get(benchmark.name)
         lines += ["", f"## {benchmark.title}", ""]
+        if result is None:
+            lines.append(f"`bench/{benchmark.name}.py` was not run.")
+            continue
         if "skipped" in result:
             lines.append(f"`bench/{benchmark.name}.py` was skipped: {result['skipped']}.")
             continue
@@ -162,19 +165,20 @@ def document(results: dict[str, dict[str, Any]]) -> str:
 
 
 def first_page(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The table of README.md, and the line below it."""
+    """The table of README.md and the line below it; nothing if a row of it was not measured."""
     lines = ["| | measured | bar |", "|---|---|---|"]
-    where = set()
+    machines, dates = set(), set()
     for name, id, words in FIRST_PAGE:
-        row = next((each for each in results.get(name, {}).get("rows", []) if each["id"] == id), None)
+        result = results.get(name, {})
+        row = next((each for each in result.get("rows", []) if each["id"] == id), None)
         if row is None or row["value"] is None:
-            lines.append(f"| {words} | not measured | |")
-            continue
-        where.add(f"{results[name]['machine']['cpu']}, {results[name]['machine']['cores']} cores")
+            print(f"README.md is left as it is: {id} was not measured")
+            return []
+        machines.add(f"{result['machine']['cpu']}, {result['machine']['cores']} cores")
+        dates.add(result["date"])
         lines.append(f"| {words} | {figure(row)}, {BETTER[figure_is(row)]} | {row['bar']} |")
-    dates = sorted({results[name]["date"] for name, _, _ in FIRST_PAGE if "date" in results.get(name, {})})
-    said = f"Measured on {' and '.join(sorted(where))}; {' to '.join(dict.fromkeys([*dates[:1], *dates[-1:]]))}."
-    return [*lines, "", said]
+    when = " to ".join(sorted({min(dates), max(dates)}))
+    return [*lines, "", f"Measured on {' and '.join(sorted(machines))}; {when}."]
 
 
 def replaced(text: str, table: list[str]) -> str:
@@ -212,8 +216,9 @@ def run(benchmark: Benchmark, full: bool, results: Path) -> str:
 def write(results: Path, root: Path = ROOT) -> None:
     found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     (root / "docs" / "benchmarks.md").write_text(document(found))
-    readme = root / "README.md"
-    readme.write_text(replaced(readme.read_text(), first_page(found)))
+    readme, table = root / "README.md", first_page(found)
+    if table:
+        readme.write_text(replaced(readme.read_text(), table))
 
 
 def main() -> None:
