@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_heading_comes_twice(page: Path) -> None:
     assert [each for each, times in Counter(headings(page.read_text())).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=name_of)
+def test_guides_leave_figures_to_the_benchmarks(page: Path) -> None:
+    if page.name != "benchmarks.md":
+        assert not {"Figures", "Measured", "Benchmarks"} & set(headings(page.read_text()))
+        assert not [line for line in page.read_text().splitlines() if re.match(r"\|.*\| bar \|", line)]
 
 
 def test_the_first_page_is_short() -> None:
