@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.tom
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest pytest-asan soak bench bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -100,6 +100,10 @@ bench: $(VENV)/.built
 	$(BIN)/python bench/offload_stream.py
 	$(BIN)/python bench/offload_plan.py
 	$(BIN)/python bench/twin.py
+
+# All of them, one after the other, and docs/benchmarks.md and README's table from what they measure. FULL=1: not quick.
+benchmarks: $(VENV)/.built $(VENV)/.test
+	$(BIN)/python bench/benchmarks.py $(if $(FULL),--full)
 
 bench-transformers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/kv_ttft.py

@@ -5,7 +5,7 @@
 // they left: ARC's idea (Megiddo and Modha, FAST 2003), with S3-FIFO's (Yang et al., SOSP 2023) of queues in which nothing moves at
 // a use. Only the oldest units of a queue are armed, so a use is seen near the end of a queue or not at all. Units that were seen
 // used are let pass unarmed for some rounds: that is most of what frequency tells, and keeps faults rare.
-// docs/design.md ("Which units leave memory") has what was compared.
+// docs/design/tiers.md ("Which units leave memory") has what was compared.
 #pragma once
 
 #include <vector>
