@@ -6,7 +6,7 @@ NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.tom
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
 tour: $(VENV)/.built
 	$(BIN)/openshelf tour
 
@@ -51,6 +51,18 @@ native-tsan: $(VENV)/.tools
 	$(call native_run,tsan,-DOSF_SANITIZE=thread)
 
 comma := ,
+
+# One name has one body: without inlining the bytes of every copy are compared, then the linker looks at all types at once.
+ODR_FLAGS := -O0 -fno-inline -ffunction-sections -fno-stack-protector
+native-odr: $(VENV)/.built
+	@mkdir -p build
+	$(CMAKE) -S . -B build/odr -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$(ODR_FLAGS)" > build/odr.log
+	$(CMAKE) --build build/odr -- --quiet
+	$(BIN)/python tests/native/one_body.py build/odr
+	$(CMAKE) -S . -B build/lto -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSKBUILD=1 -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) -DCMAKE_CXX_FLAGS="-flto=auto -Wodr -Werror=odr -Wlto-type-mismatch" > build/lto.log
+	$(CMAKE) --build build/lto -- --quiet > build/lto-build.log 2>&1 || { cat build/lto-build.log; exit 1; }
+	! grep -E "\[-W(odr|lto-type-mismatch)\]" build/lto-build.log
 
 # Three workers on two cores: threads of torch that spin for each other would hold up everybody.
 pytest: export OMP_WAIT_POLICY := passive
