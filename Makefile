@@ -21,11 +21,14 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	touch $@
 
 EXTRA := import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]))
-$(VENV)/.test: $(VENV)/.tools
+$(VENV)/.test: $(VENV)/.built
 	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
-test: lint native-test pytest
+# The native tests need no Python packages: they are built and run while those are installed.
+test:
+	+$(MAKE) --no-print-directory -j 2 native-test lint
+	+$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/.built $(VENV)/.test
 	$(BIN)/ruff check .
