@@ -21,7 +21,7 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	touch $@
 
 EXTRA := import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]))
-$(VENV)/.test: $(VENV)/.built
+$(VENV)/.test: $(VENV)/.tools | $(VENV)/.built
 	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
