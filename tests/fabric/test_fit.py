@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, Series, compare, fit, fitted, median_error, read_measured, report
-from openshelf.fabric._fit import _monotone
+from openshelf.fabric.fitting import _monotone
 
 DATA = Path(os.environ.get("OPENSHELF_NCCL", Path(__file__).parents[3] / "shared" / "data" / "nccl_measured.json"))
 SIZES = [2048, *(1 << n for n in range(20, 27))]

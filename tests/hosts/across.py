@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from openshelf import Space
-from openshelf.space._cluster import Cluster as Parts
+from openshelf.space.hosts.cluster import Cluster as Parts
 from tests import processes
 from tests.hosts.cluster import Cluster
 from tests.processes import Peer, State

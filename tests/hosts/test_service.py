@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from openshelf.space import _keepers, read_hosts
+from openshelf.space import read_hosts
+from openshelf.space.hosts import start_keeper
 from tests.hosts import worker
 from tests.hosts.cluster import Cluster, Host
 from tests.processes import State
@@ -29,7 +30,7 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = _keepers.argv(self.host.directory, self.listed, self.host.number, detach=False)
+        command = start_keeper.argv(self.host.directory, self.listed, self.host.number, detach=False)
         with open(self.host.directory / f"keeper@{self.host.address}.log", "ab") as log:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **self.host.environment}, stdout=log, stderr=log, start_new_session=True

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from openshelf.adapters.transformers import fingerprint, layout_of
-from openshelf.adapters.transformers._digest import feed
+from openshelf.adapters.transformers.digest import feed
 from openshelf.errors import BadInput
 from tests.kv.models import KINDS, model_of
 

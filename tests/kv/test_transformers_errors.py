@@ -13,7 +13,7 @@ transformers: Any = pytest.importorskip("transformers", reason="transformers is 
 
 from openshelf import KVPool, Layout, Space
 from openshelf.adapters.transformers import PooledCache, layout_of
-from openshelf.adapters.transformers._layout import check_config
+from openshelf.adapters.transformers.layout import check_config
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
 from tests.kv.models import BLOCK, answer, config_of, model_of, pool_of, prompt
 

@@ -16,7 +16,8 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import Refused
-from openshelf.space import _keepers, new_hosts_file, read_hosts
+from openshelf.space import new_hosts_file, read_hosts
+from openshelf.space.hosts import start_keeper
 from openshelf.space.transports import transport
 from tests.conftest import free_port, keeper_of
 from tests.processes import Peer, State
@@ -117,13 +118,13 @@ def check_full_keeper(pid: int, sock: Path, log: Path) -> None:
 
 def test_a_hosts_keeper_at_its_limit_says_so_and_sleeps(home: Path, url: str) -> None:
     with Space.open(url, contribute="16MiB"):
-        keeper = _keepers.of_host(home, read_hosts(), 0)
+        keeper = start_keeper.of_host(home, read_hosts(), 0)
         check_full_keeper(keeper_of(home), keeper.socket, keeper.log)
 
 
 def test_a_keeper_of_a_flash_tier_at_its_limit_says_so_and_sleeps(home: Path, tmp_path: Path) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
-        keeper = _keepers.of_space(home / "shelf")
+        keeper = start_keeper.of_space(home / "shelf")
         check_full_keeper(space.describe()["tiers"]["keeper"], keeper.socket, keeper.log)
     Space.remove("shelf")
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from openshelf import Space, _core
 from openshelf.errors import HostLost
-from openshelf.space import _making, _places
-from openshelf.space._cluster import Cluster
-from openshelf.space._peers import Peer, Peers
-from openshelf.space._shard import Shard
+from openshelf.space.create import create, registry
+from openshelf.space.hosts.cluster import Cluster
+from openshelf.space.hosts.peers import Peer, Peers
+from openshelf.space.hosts.shard import Shard
 
 RESERVE = 128 << 30
 _bases = itertools.count(0x2800_0000_0000, 4 * RESERVE)  # a failed test may hold on to its own
@@ -102,9 +102,9 @@ class FakeHosts:
         self.cores: list[_core.Core] = []
         for own in range(count):
             shard = self.shard(own)
-            with _places.registry() as root:
-                _making.create(root, shard.directory, size, None, None, self.base + own * RESERVE, RESERVE, shard)
-            self.cores.append(_core.Core.open(str(home / shard.directory), False, _places.boot_id()))
+            with registry.locked() as root:
+                create.create(root, shard.directory, size, None, None, self.base + own * RESERVE, RESERVE, shard)
+            self.cores.append(_core.Core.open(str(home / shard.directory), False, registry.boot_id()))
         self.attachment = FakeAttachment()
 
     def shard(self, own: int) -> Shard:

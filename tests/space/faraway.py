@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from openshelf import Space, _core
-from openshelf.space import _places
+from openshelf.space.create import registry
 from tests.processes import Peer, State
 from tests.space.shelf import SOUND
 
@@ -25,7 +25,7 @@ Place = tuple[str, int, int]  # host, base, reserve
 
 def serve(state: State, name: str = "shelf", port: int = 0, incarnation: int = 1) -> Place:
     """Opens the space, or makes it, and serves it."""
-    if (_places.root() / name).exists():
+    if (registry.root() / name).exists():
         state["space"] = Space.open(name)
     else:
         state["space"] = Space.create(name, "64MiB")

@@ -19,8 +19,9 @@ import torch
 
 from openshelf import Array, Space
 from openshelf.errors import BadInput, Closed, Mismatch, MissingExtra, NoRoom, NotPermitted, UnknownName
-from openshelf.space import Device, _dirty
-from openshelf.space.devices._room import Room
+from openshelf.space import Device
+from openshelf.space.devices import dirty
+from openshelf.space.devices.room import Room
 from tests.processes import Peer, State
 from tests.space import shelf
 
@@ -31,7 +32,7 @@ MIB = 1 << 20
 def device(space: Space) -> Iterator[Device]:
     with Device("host", "32MiB") as made:
         yield made
-    assert not _dirty.dirty
+    assert not dirty.dirty
 
 
 def test_a_replica_is_loaded_changed_and_stored(space: Space, device: Device) -> None:

@@ -31,7 +31,7 @@ from openshelf.errors import (
     UnknownName,
     WrongVersion,
 )
-from openshelf.space import _places
+from openshelf.space.create import registry
 from tests.conftest import needs_root
 from tests.processes import Died, Failed, Peer, State, in_fresh_process
 from tests.space import shelf
@@ -195,7 +195,7 @@ def test_space_without_its_files_can_be_removed(home: Path) -> None:
     with pytest.raises(OpenshelfError):
         Space.open("shelf")
     Space.remove("shelf")
-    assert _places.names() == []
+    assert registry.names() == []
 
 
 def test_unknown_mode_and_group_are_refused(space: Space, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_unknown_mode_and_group_are_refused(space: Space, tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="no group 'no-such-group'"):
         Space.create("other", "16MiB", group="no-such-group", backing=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert _places.names() == ["shelf"]
+    assert registry.names() == ["shelf"]
 
 
 def test_use_after_close_says_so(space: Space) -> None:
@@ -251,7 +251,7 @@ def test_use_after_remove_says_so(space: Space, peer: Peer) -> None:
 
 def test_all_member_slots_taken_says_so(space: Space) -> None:
     with Peer() as peer:
-        path = str(_places.find("shelf"))
+        path = str(registry.find("shelf"))
         peer.call(_occupy_slots, f"{path}/members")
         with Peer() as late, pytest.raises(Failed, match="TooManyMembers: all 1024 member slots are taken"):
             late.call(shelf.open_space)
@@ -316,7 +316,7 @@ def test_directory_that_is_a_link_is_refused(home: Path, monkeypatch: pytest.Mon
 
 @needs_root
 def test_other_user_may_not_open_a_private_space(space: Space) -> None:
-    path = str(_places.find("shelf"))
+    path = str(registry.find("shelf"))
     with Peer() as peer, pytest.raises(Failed, match="NotPermitted: user 12345 may not"):
         peer.call(_open_as, 12345, path)
 
@@ -341,8 +341,8 @@ def test_occupied_base_address_names_what_is_there(space: Space) -> None:
 
 def test_new_space_avoids_addresses_that_are_occupied(home: Path) -> None:
     with Peer() as peer:
-        peer.call(_occupy, _places.FIRST_BASE)
-        assert peer.call(_create_at, None) >= _places.FIRST_BASE + _places.GRAIN
+        peer.call(_occupy, registry.FIRST_BASE)
+        assert peer.call(_create_at, None) >= registry.FIRST_BASE + registry.GRAIN
 
 
 def _occupy(state: State, address: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
-from openshelf.space._hosts import FIRST, GRANULE, LAST, default_path, new_hosts_file, read_hosts
+from openshelf.space.hosts.hosts_file import FIRST, GRANULE, LAST, default_path, new_hosts_file, read_hosts
 
 KEY = "0123456789abcdef" * 4
 GOOD = f'key: {KEY}\nhosts: ["10.0.0.1:7400", "10.0.0.2:7400"]\n'

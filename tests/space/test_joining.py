@@ -14,7 +14,8 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import AddressOccupied, BadInput, Mismatch, NotPermitted, OpenshelfError, UnknownName
-from openshelf.space import _keepers, new_hosts_file, read_hosts
+from openshelf.space import new_hosts_file, read_hosts
+from openshelf.space.hosts import start_keeper
 from tests.conftest import alive, keeper_of
 from tests.processes import Peer, State
 
@@ -181,7 +182,7 @@ def test_a_socket_whose_path_is_too_long_is_refused(home: Path, url: str, monkey
 
 def test_what_linger_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSHELF_LINGER", raising=False)
-    assert _keepers.linger() == 60
+    assert start_keeper.linger() == 60
     monkeypatch.setenv("OPENSHELF_LINGER", "soon")
     with pytest.raises(BadInput, match="expected seconds"):
-        _keepers.linger()
+        start_keeper.linger()

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from openshelf import Space
-from openshelf.space import _keepers, read_hosts
+from openshelf.space import read_hosts
+from openshelf.space.hosts import start_keeper
 
 
 def _foreground(command: list[str], socket: Path) -> subprocess.Popen[str]:
     """The keeper as a child of this process, once it answers."""
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
-    while not _keepers.answers(socket):
+    while not start_keeper.answers(socket):
         assert started.poll() is None, started.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -29,7 +30,9 @@ def _foreground(command: list[str], socket: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL])
 def test_a_hosts_keeper_that_dies_names_the_signal_and_its_place(home: Path, url: str, number: signal.Signals) -> None:
     listed = read_hosts()
-    started = _foreground(_keepers.argv(home, listed, 0, detach=False), _keepers.of_host(home, listed, 0).socket)
+    started = _foreground(
+        start_keeper.argv(home, listed, 0, detach=False), start_keeper.of_host(home, listed, 0).socket
+    )
     started.send_signal(number)
     _, said = started.communicate(timeout=30)
     assert started.returncode == -number

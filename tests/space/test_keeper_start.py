@@ -14,8 +14,8 @@ import pytest
 
 from openshelf import Space, _core
 from openshelf.errors import NotPermitted, OpenshelfError
-from openshelf.space import _keepers
-from openshelf.space._keepers import Keeper
+from openshelf.space.hosts import start_keeper
+from openshelf.space.hosts.start_keeper import Keeper
 from tests.conftest import alive, keeper_of
 from tests.elf import sanitizer
 from tests.processes import Peer, State
@@ -50,14 +50,14 @@ def _stand_in(home: Path, kills: int) -> Keeper:
 
 def test_a_keeper_that_is_killed_before_it_answers_is_started_again(home: Path) -> None:
     keeper = _stand_in(home, 2)
-    assert _keepers.ensure(keeper) == keeper.socket
+    assert start_keeper.ensure(keeper) == keeper.socket
     assert (home / "tries").read_text() == "xxx"
 
 
 def test_keepers_that_are_killed_again_and_again_are_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_keepers, "_START_S", 1.0)
+    monkeypatch.setattr(start_keeper, "_START_S", 1.0)
     with pytest.raises(OpenshelfError, match="a stand-in did not start"):
-        _keepers.ensure(_stand_in(home, 1000))
+        start_keeper.ensure(_stand_in(home, 1000))
 
 
 def _open(state: State, url: str) -> None:
@@ -76,7 +76,7 @@ def test_a_process_that_died_does_not_refuse_a_removal_though_its_end_was_not_he
         keeper = keeper_of(home)
     (directory,) = home.resolve().glob("demo@*")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(str(_keepers.socket_path(home, url.split("/")[2])))
+        asking.connect(str(start_keeper.socket_path(home, url.split("/")[2])))
         asking.send(struct.pack("<IIQQQQ", 99, 0, 0, 0, 0, 0))  # to be let in before it is stopped
         asking.recv(1000)
         os.kill(keeper, signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_a_space_is_not_removed_while_its_processes_wait_for_the_next_keeper(
 ) -> None:
     with Space.open(url, contribute="16MiB") as space:
         space.put("a", np.zeros(4))
-        monkeypatch.setattr(_keepers, "answers", lambda path: False)  # as between two keepers
+        monkeypatch.setattr(start_keeper, "answers", lambda path: False)  # as between two keepers
         with pytest.raises(NotPermitted, match="processes of this host have the space open"):
             Space.remove(url)
         monkeypatch.undo()

@@ -9,10 +9,10 @@ import pytest
 
 from openshelf import Space, spaces
 from openshelf.errors import BadInput, UnknownName
-from openshelf.space import _places
-from openshelf.space._addresses import Url, host_port, is_local, own_host, parse_url, split
-from openshelf.space._hosts import new_hosts_file
-from openshelf.space._shard import Shard
+from openshelf.space.create import registry
+from openshelf.space.hosts.hosts_file import new_hosts_file
+from openshelf.space.hosts.shard import Shard
+from openshelf.space.hosts.urls import Url, host_port, is_local, own_host, parse_url, split
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ def test_removing_by_url_says_if_there_is_nothing(home: Path) -> None:
 
 
 def test_local_spaces_keep_away_from_the_addresses_of_all_hosts(home: Path) -> None:
-    shard = Shard("demo", _places.FIRST_BASE, _places.GRAIN, ("a:1", "b:1"), 1, 65536)
-    Space.create("model", "16MiB", base=_places.FIRST_BASE + _places.GRAIN).close()
+    shard = Shard("demo", registry.FIRST_BASE, registry.GRAIN, ("a:1", "b:1"), 1, 65536)
+    Space.create("model", "16MiB", base=registry.FIRST_BASE + registry.GRAIN).close()
     (home / "model").rename(home / shard.directory)
     shard.write(home / shard.directory)
     with Space.create("local", "16MiB") as space:
-        assert space.describe()["base"] == _places.FIRST_BASE + 2 * _places.GRAIN
+        assert space.describe()["base"] == registry.FIRST_BASE + 2 * registry.GRAIN
         space.put("a", np.zeros(1))
     assert [entry["name"] for entry in spaces()] == ["demo@b:1", "local"]
     for extra in ("units", "shadow", "escrow", "cache-0", "cache-31"):
         (home / shard.directory / extra).touch()
-    _places.dispose(home / shard.directory)
+    registry.dispose(home / shard.directory)
     assert not list(home.glob("*demo*"))

@@ -11,7 +11,7 @@ import pytest
 
 from openshelf import Space, spaces
 from openshelf.errors import BadInput, NameTaken, NoRoom, NotPermitted, UnknownName
-from openshelf.space import _keepers
+from openshelf.space.hosts import start_keeper
 from tests.tiers.shelves import DRAM, FLASH, MIB, demoted, keeper, make, tiers, wait_until, words
 
 
@@ -37,7 +37,7 @@ def test_space_that_is_removed_while_it_is_being_opened_is_unknown(
         Space.remove("shelf")
         return False
 
-    monkeypatch.setattr(_keepers, "answers", too_late)
+    monkeypatch.setattr(start_keeper, "answers", too_late)
     with pytest.raises(UnknownName, match="was removed while it was being opened"):
         Space.open("shelf")
 

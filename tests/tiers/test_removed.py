@@ -13,8 +13,10 @@ import pytest
 
 from openshelf import Array, Space, _core
 from openshelf.errors import Closed, OpenshelfError
-from openshelf.space import _keepers, _places, _tiered
-from openshelf.space._transfer import Held
+from openshelf.space.create import registry
+from openshelf.space.hosts import start_keeper
+from openshelf.space.locality import flash
+from openshelf.space.transfer import Pinned
 from tests.processes import Peer, State
 from tests.tiers import shelves
 from tests.tiers.shelves import KIB, MIB, demoted, wait_until, words
@@ -78,11 +80,11 @@ def test_the_end_of_a_removed_spaces_keeper_leaves_the_new_ones_socket(mode: str
     Space.remove("shelf")
     with shelves.make(tmp_path) as new:
         new.put("a", words(2, 1, MIB))
-        path = _keepers.of_space(Path(new._native.directory)).socket
+        path = start_keeper.of_space(Path(new._native.directory)).socket
         assert peer.call(_sum) == int(words(1, 1, MIB).sum())
         peer.stop()  # and with it the last process of the old one
         wait_until(lambda: not _alive(before))
-        assert _keepers.answers(path)
+        assert start_keeper.answers(path)
         with Peer() as other:
             other.call(_open)
             assert other.call(_sum) == int(words(2, 1, MIB).sum())
@@ -149,10 +151,10 @@ def test_a_remover_that_was_killed_half_way_is_finished_by_the_next_maker(home: 
 
 def test_a_space_that_is_removed_while_it_is_being_opened_is_closed(home: Path, tmp_path: Path) -> None:
     shelves.make(tmp_path).close()
-    core = _core.Core.open(str(home / "shelf"), False, _places.boot_id())
+    core = _core.Core.open(str(home / "shelf"), False, registry.boot_id())
     Space.remove("shelf")
     with pytest.raises(Closed, match="removed while it was being opened"):
-        _tiered.attach(core)
+        flash.attach(core)
 
 
 def test_a_keeper_says_nothing_when_nothing_is_wrong(home: Path, tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_keeper_says_nothing_when_nothing_is_wrong(home: Path, tmp_path: Path)
         assert (home / "shelf" / "keeper.log").read_text() == ""
 
 
-def _pinned(array: Array) -> Held:
+def _pinned(array: Array) -> Pinned:
     held = array.pin("dram")
     held.wait()
     return held

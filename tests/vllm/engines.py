@@ -86,7 +86,7 @@ def drop_own_cache(state: State) -> None:
 
 def lose_next_load(state: State, how: str = "gone") -> None:
     """What is found next is gone when it is to be read, or partly gone, or cannot be read."""
-    module: Any = importlib.import_module("openshelf.adapters.vllm._worker")
+    module: Any = importlib.import_module("openshelf.adapters.vllm.worker")
     pool = module.Worker._pool
 
     class Losing:

@@ -15,9 +15,9 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 
 from openshelf import KVPool, Layout, Space
 from openshelf.adapters.vllm import layout_of
-from openshelf.adapters.vllm._options import Options
-from openshelf.adapters.vllm._scheduler import Scheduler
-from openshelf.adapters.vllm._worker import Worker
+from openshelf.adapters.vllm.options import Options
+from openshelf.adapters.vllm.scheduler import Scheduler
+from openshelf.adapters.vllm.worker import Worker
 from openshelf.errors import BadInput, Mismatch
 from tests.kv.prompts import assert_sound
 from tests.vllm.models import BLOCK, HEAD_DIM, HEADS, LAYERS, prompt, save_model

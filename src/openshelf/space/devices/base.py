@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from openshelf.space._copies import Bytes
-from openshelf.space._transfer import Part
+from openshelf.space.copies import Bytes
+from openshelf.space.transfer import Part
 
 
 class Queue(Protocol):
