@@ -97,7 +97,9 @@ class Locality(ABC):
 
     @abstractmethod
     def flush(self) -> Transfer:
-        """Makes what was written until now last: on flash. BadInput if the space has no flash tier."""
+        """Makes what was written until now survive power cuts. BadInput if the space has no flash tier.
+
+        NotPermitted, from the transfer, if the space was not made durable."""
 
     @abstractmethod
     def get(self, wanted: Copies) -> Transfer:
