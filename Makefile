@@ -105,18 +105,18 @@ bench-transformers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/kv_ttft.py
 
 bench-peers: $(VENV)/.built
-	$(BIN)/pip install -q -r bench/peers.txt
+	$(BIN)/pip install -q -r bench/peers/space.txt
 	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
 	$(BIN)/python bench/space_peers.py
 
 # The peers of bench/kv_peers.py, which skips those that are missing. LMCache wants an older numpy, so they have an
 # environment of their own, which sees the other one: Openshelf, torch and transformers are there.
 KV_PEERS := build/kv-peers-venv
-$(KV_PEERS)/.built: bench/kv_peers.txt $(VENV)/.built $(VENV)/.test
+$(KV_PEERS)/.built: bench/peers/kv.txt $(VENV)/.built $(VENV)/.test
 	$(PYTHON) -m venv $(KV_PEERS)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(KV_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
-	$(KV_PEERS)/bin/pip install -q -r bench/kv_peers.txt
+	$(KV_PEERS)/bin/pip install -q -r bench/peers/kv.txt
 	$(KV_PEERS)/bin/pip install -q --no-deps lmcache==0.5.6
 	touch $@
 
@@ -128,7 +128,7 @@ bench-kv-peers: $(KV_PEERS)/.built
 
 # The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
 bench-hosts-peers: $(VENV)/.built $(VENV)/.test
-	$(BIN)/pip install -q -r bench/hosts_peers.txt
+	$(BIN)/pip install -q -r bench/peers/hosts.txt
 	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
 	$(BIN)/python bench/hosts.py
 
@@ -142,11 +142,11 @@ bench-offload: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/offload_predict.py
 
 OFFLOAD_PEERS := build/offload-peers-venv
-$(OFFLOAD_PEERS)/.built: bench/offload_peers.txt $(VENV)/.built $(VENV)/.test
+$(OFFLOAD_PEERS)/.built: bench/peers/offload.txt $(VENV)/.built $(VENV)/.test
 	$(PYTHON) -m venv $(OFFLOAD_PEERS)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(OFFLOAD_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
-	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/offload_peers.txt
+	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/peers/offload.txt
 	$(OFFLOAD_PEERS)/bin/pip install -q --no-deps accelerate==1.15.0
 	DS_ACCELERATOR=cpu $(OFFLOAD_PEERS)/bin/pip install -q --no-deps --no-build-isolation deepspeed==0.19.8
 	touch $@

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from kit.servers import free_port
 from offload_shapes import Shape
-from peers import free_port
 
 ASYNC_IO = {"block_size": 1 << 20, "queue_depth": 16, "intra_op_parallelism": 2, "single_submit": False}
 

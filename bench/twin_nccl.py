@@ -2,20 +2,18 @@
 
 All-reduces are run by the twin, as rings over a switch with the calibrated step and bandwidth, after the calibrated
 launch. Used by twin.py; by itself it prints every row. The data is profiling data of microsoft/vidur (MIT), read from
-beside the repository, or from OPENSHELF_NCCL.
+beside the repository, or from where OPENSHELF_DATA says.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
+from kit.data import DATA
+from kit.side_by_side import Report, Row, arguments
 from openshelf.fabric import Calibration, LinkClass, Semantics, SwitchClass, compare, fit, median_error, read_measured
 from openshelf.fabric.topologies import single_switch
 from openshelf.twin import Twin
-from side_by_side import Report, Row, arguments
 
-PATH = Path(os.environ.get("OPENSHELF_NCCL", Path(__file__).parents[2] / "shared" / "data" / "nccl_measured.json"))
+PATH = DATA / "nccl_measured.json"
 
 
 def simulated(found: Calibration, nbytes: int, ranks: int, channels: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, Series, compare, fit, fitted, median_error, read_measured, report
 from openshelf.fabric.fitting import _monotone
+from tests.data import DATA
 
-DATA = Path(os.environ.get("OPENSHELF_NCCL", Path(__file__).parents[3] / "shared" / "data" / "nccl_measured.json"))
+MEASURED = DATA / "nccl_measured.json"
 SIZES = [2048, *(1 << n for n in range(20, 27))]
 
 TABLE = """\
@@ -118,9 +118,9 @@ def test_what_was_fitted_can_be_included(tmp_path: Path) -> None:
     assert cost.seconds == pytest.approx(fit([two])[0].send(1 << 22), rel=1e-6)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason=f"{DATA} is not there")
+@pytest.mark.skipif(not MEASURED.exists(), reason=f"{MEASURED} is not there")
 def test_real_machines_are_predicted_within_the_bar() -> None:
-    measured = read_measured(DATA)
+    measured = read_measured(MEASURED)
     rows = compare(measured, fit(measured))
     assert median_error(rows) <= 0.15
     assert (

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kv_stores import BLOCK_NBYTES, BLOCKS, Array, Store, blocks_of, in_another_process, prefix_cache, private
-from peers import Absent, Server, free_port, listens, needs
+from kit.servers import Absent, Server, free_port, listens, needs
+from peers.kv_stores import BLOCK_NBYTES, BLOCKS, Array, Store, blocks_of, in_another_process, prefix_cache, private
 
 HOT_CACHE = {
     "MC_STORE_LOCAL_HOT_CACHE_SIZE": str(2 * BLOCKS * BLOCK_NBYTES),

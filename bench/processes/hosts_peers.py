@@ -1,4 +1,4 @@
-"""The processes of bench/hosts_peers.py: one peer each, on the host that serves (a) or the one that measures (b).
+"""The processes of bench/peers/hosts.py: one peer each, on the host that serves (a) or the one that measures (b).
 
     hosts_peer_process.py KIND a|b LINE ARGUMENT...
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from kit.servers import Absent, Server, needs
 from openshelf import KVPool, Layout, Space
-from peers import Absent, Server, needs
 
 LLAMA = Layout("llama", layers=32, heads=8, head_dim=128, dtype="float16")
 BLOCKS = 128  # of LLAMA: 256 MiB, where memcpy is at its best

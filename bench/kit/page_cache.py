@@ -20,10 +20,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tiers_traces import Units
+if TYPE_CHECKING:
+    from traffic.tier_traces import Units
 
 ROOT = Path("/sys/fs/cgroup")
 LIMITS = ("memory.limit_in_bytes", "memory.max")  # of cgroups version 1 and 2

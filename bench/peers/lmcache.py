@@ -3,7 +3,7 @@
 Both on a CPU, in chunks of 256 tokens: its default, and its quickest. The multi-process mode is a server that finds and
 holds chunks in a shared-memory pool, asked over ZeroMQ; workers map the pool, and read the chunks in place (what its
 "engine-driven" transfer then copies from; "lmcache-driven", where the server copies, takes twenty times as long on a
-CPU). The parts that are called are not its public API: kv_peers.txt says which version this is for.
+CPU). The parts that are called are not its public API: kv.txt says which version this is for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from kv_stores import BLOCKS, PREFIX_START, PUT_START, TOKENS, Array, Store, in_another_process, prefix_cache
-from peers import Server, free_port, listens, needs
+from kit.servers import Server, free_port, listens, needs
+from peers.kv_stores import BLOCKS, PREFIX_START, PUT_START, TOKENS, Array, Store, in_another_process, prefix_cache
 
 CHUNK = 256
 QUIET = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_LOG_LEVEL": "ERROR"}

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kit.servers import Absent, free_port, needs
 from openshelf.show.tour import Failed, Host, Line, TwoHosts
-from peers import Absent, free_port, needs
 
-PROCESS = str(Path(__file__).with_name("hosts_peer_process.py"))
+PROCESS = str(Path(__file__).parents[1] / "processes" / "hosts_peers.py")
 
 
 class Peer:

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-import kv_families
-import kv_replays
+from kit.side_by_side import Row
 from openshelf import KVPool, Layout, Space, _core
-from side_by_side import Row
+from traffic import kv_families, kv_replays
 
 LAYOUT = Layout("trace", layers=1, heads=1, head_dim=4, dtype="float32")
 PEERS = (kv_replays.LRU, kv_replays.S3FIFO, kv_replays.ARC)

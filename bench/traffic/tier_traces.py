@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-import kv_replays
+from traffic import kv_replays
 
 UNITS = 16_384
 Units: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint32]]

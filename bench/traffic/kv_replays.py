@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import random
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from itertools import takewhile
-from pathlib import Path
+
+from kit.data import DATA
 
 Trace = list[list[int]]
 NAME = "mooncake_conversation_trace.jsonl"
-PATH = Path(os.environ.get("OPENSHELF_TRACE", Path(__file__).parents[2] / "shared" / "data" / NAME))
+PATH = DATA / NAME
 
 
 def load() -> tuple[Trace, str]:
