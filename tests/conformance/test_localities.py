@@ -20,8 +20,8 @@ from openshelf.space.locality.base import Locality
 from openshelf.space.locality.flash import WithFlash
 from openshelf.space.locality.hosts import SeveralHosts
 from openshelf.space.locality.local import OneHost
-from tests.hosts import worker
-from tests.hosts.cluster import Cluster
+from tests.space.hosts.harness import worker
+from tests.space.hosts.harness.cluster import Cluster
 
 WAIT = 60.0
 UNIT = 64 << 10

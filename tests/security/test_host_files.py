@@ -31,7 +31,7 @@ from tests.security.attacker import (
     replaced,
     symlink,
 )
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 pytestmark = needs_another_user
 REFUSED = "remove it if you did not put it there"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from openshelf import Space
 from openshelf.space.hosts import start_keeper
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 
 def test_a_log_that_is_full_is_cut_and_its_end_is_kept(home: Path, tmp_path: Path) -> None:

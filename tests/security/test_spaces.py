@@ -31,7 +31,7 @@ from tests.security.attacker import (
 )
 from tests.security.forging import CHECK, with_backing
 from tests.security.test_files import state_of
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 pytestmark = needs_another_user
 
