@@ -18,10 +18,10 @@ from openshelf import Space
 from openshelf.errors import Refused
 from openshelf.space import new_hosts_file, read_hosts
 from openshelf.space.hosts import start_keeper
-from openshelf.space.transports import transport
+from tests.conformance.transports import TCP
 from tests.conftest import free_port, keeper_of
 from tests.processes import Peer, State
-from tests.security.test_wire import KEY, TCP, serving
+from tests.security.test_wire import KEY, serving
 
 MANY = 64 + 40  # more than may be unproven at a time
 
@@ -82,7 +82,7 @@ def test_a_keeper_with_silent_connections_serves_a_newcomer(home: Path, url: str
         for _ in range(MANY):
             silent.enter_context(socket.create_connection((host, int(port)), timeout=10))
         key = read_hosts().key
-        transport("tcp").connect(host, int(port), key, 10).close()
+        TCP.connect(host, int(port), key, 10).close()
 
 
 def cpu_seconds(pid: int) -> float:

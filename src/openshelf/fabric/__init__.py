@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from openshelf.fabric.billing import Bill, Item, bill
     from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
     from openshelf.fabric.derive import Derived, derived
-    from openshelf.fabric.fitting import Calibration, compare, fit, fitted, median_error, report
+    from openshelf.fabric.fitting import Calibration, compare, fit, fitted, report
     from openshelf.fabric.nccl import Series, read_measured
     from openshelf.fabric.summaries import differences, summary, used_figures
     from openshelf.fabric.wiring.topology import Topology
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
     "derive": ("Derived", "derived"),
-    "fitting": ("Calibration", "compare", "fit", "fitted", "median_error", "report"),
+    "fitting": ("Calibration", "compare", "fit", "fitted", "report"),
     "nccl": ("Series", "read_measured"),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
@@ -94,7 +94,6 @@ __all__ = [
     "fit",
     "fitted",
     "local_path",
-    "median_error",
     "media",
     "nearest",
     "presets",

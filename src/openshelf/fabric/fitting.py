@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -133,14 +132,6 @@ def compare(
             use = "calibrated" if series.ranks == 2 else "predicted"
             rows.append(Row(series.name, series.where, series.ranks, nbytes, seconds, modelled, use, tuple(flags)))
     return rows
-
-
-def median_error(rows: Sequence[Row], where: str = "within", least: int = 4 << 20) -> float:
-    """The median absolute error of predicted rows of `least` bytes and more."""
-    errors = [abs(row.error) for row in rows if row.use == "predicted" and row.where == where and row.nbytes >= least]
-    if not errors:
-        raise BadInput(f"no predicted rows {where} a node of {least} bytes and more")
-    return float(median(errors))
 
 
 @dataclass(frozen=True)

@@ -139,10 +139,6 @@ class Network:
         """Endpoints that compute: the first ones."""
         return self.endpoints - self.memories
 
-    def endpoint_name(self, endpoint: int) -> str:
-        self._require(np.asarray([endpoint]))
-        return self.name_of(endpoint)
-
     def resource_role(self, resource: int) -> str:
         return self.roles[int(self.role[resource])]
 

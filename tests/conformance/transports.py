@@ -1,4 +1,4 @@
-"""What every transport promises, whatever the wire: ordered, authenticated, encrypted frames among holders of a key.
+"""What the native wire promises: ordered, authenticated, encrypted frames among holders of a key.
 
 - A frame arrives once, whole, unaltered and in order, or the connection ends: `HostLost` when the other side is gone,
   `Refused` when what came is not what was sent. There is no third outcome, and nothing is retried in silence.
@@ -8,8 +8,7 @@
   with `Closed`.
 - Payloads are bytes. What they mean is not the transport's business, and it never unpacks them into objects.
 
-An implementation is a file beside this one and an entry in `transports/__init__.py`;
-tests/conformance/test_transports.py runs over all of them.
+The package itself uses the wire from native code only. test_transports.py runs over all of TRANSPORTS.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from typing_extensions import Buffer
+
+from openshelf import _core
 
 
 class Connection(Protocol):
@@ -70,3 +71,20 @@ class Transport(Protocol):
 
     def listen(self, key: bytes, host: str = "127.0.0.1", port: int = 0) -> Listener:
         """Listens; port 0 is one of the system's choice. `key` is 32 bytes that only the hosts of one space have."""
+
+
+class Tcp:
+    """Frames over TCP, sealed with AES-128-OCB by the machine's OpenSSL; docs/formats.md has the bytes."""
+
+    name = "tcp"
+    largest_frame = _core.FRAME_MAX
+
+    def connect(self, host: str, port: int, key: bytes, timeout: float = 5.0) -> Connection:
+        return _core.Wire.connect(host, port, key, timeout)
+
+    def listen(self, key: bytes, host: str = "127.0.0.1", port: int = 0) -> Listener:
+        return _core.WireListener(host, port, key)
+
+
+TCP = Tcp()
+TRANSPORTS: tuple[Transport, ...] = (TCP,)
