@@ -98,15 +98,15 @@ def read_own(path: str | os.PathLike[str], most: int = -1, *, secret: bool = Fal
 def write_own(path: str | os.PathLike[str], data: bytes, mode: int = 0o600) -> None:
     """Makes a file, whole or not at all, in place of one of that name: never through a link that is there."""
     where = Path(path)
-    draft = where.with_name(f".{where.name}.{secrets.token_hex(8)}")  # a name that nobody can be waiting at
-    handle = open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    unfinished = where.with_name(f".{where.name}.{secrets.token_hex(8)}")  # a name that nobody can be waiting at
+    handle = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(draft, where)
+        os.replace(unfinished, where)
     except BaseException:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            unfinished.unlink()
         raise
 
 

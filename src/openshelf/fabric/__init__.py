@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from openshelf.fabric.cost import Cost, Step
+from openshelf.fabric.cost import Cost, Leg
 from openshelf.fabric.fabric import Fabric
 from openshelf.fabric.fields import nearest
 from openshelf.fabric.files import local_path, presets
@@ -80,7 +80,7 @@ __all__ = [
     "Protocols",
     "Semantics",
     "Series",
-    "Step",
+    "Leg",
     "Switch",
     "SwitchClass",
     "Topology",

@@ -24,7 +24,7 @@ from openshelf.fabric.wiring.wires import latency_of
 
 
 @dataclass(frozen=True)
-class Step:
+class Leg:
     """One place or link on the way, and what it allows."""
 
     name: str
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds, and why: `latency_s` + `transfer_s`, the steps, and which of them is the narrowest.
+    """Seconds, and why: `latency_s` + `transfer_s`, the legs, and which of them is the narrowest.
 
     `source` is the least trustworthy kind of figure that went into it; `beyond` says which sizes were extrapolated.
     """
@@ -46,7 +46,7 @@ class Cost:
     latency_s: float
     transfer_s: float
     bottleneck: str
-    steps: tuple[Step, ...]
+    legs: tuple[Leg, ...]
     source: Source
     beyond: tuple[str, ...] = ()
 
@@ -86,12 +86,12 @@ def transfer(
     if source.name == target.name:
         # Within a place bytes are copied; only who asks for messages goes through a link from it to itself.
         loops = [
-            _link_step(link, True, nbytes, source, rules)
+            _link_leg(link, True, nbytes, source, rules)
             for link in links
             if link.from_place == link.to_place == source.name
         ]
-        ends = _end_step(source, "read"), _end_step(source, "write")
-        ways = [[ends[0], loop, ends[1]] for loop in loops] if protocol == "message" else [[_copy_step(source)]]
+        ends = _end_leg(source, "read"), _end_leg(source, "write")
+        ways = [[ends[0], loop, ends[1]] for loop in loops] if protocol == "message" else [[_copy_leg(source)]]
     else:
         ways = _ways(nbytes, source, target, {place.name: place for place in places}, links, rules)
     if not ways:
@@ -126,10 +126,10 @@ def access(nbytes: int, place: Place, stride: int | None, page_bytes: int | None
         if wait_s > per_line_s:
             per_line_s, bottleneck = wait_s, f"{place.name} latency"
     worst = weakest(sources)
-    step = Step(place.name, latency, line / per_line_s, worst)
+    leg = Leg(place.name, latency, line / per_line_s, worst)
     first_s = latency if lines else 0.0
     rest_s = max(0, lines - 1) * per_line_s
-    return Cost(first_s + rest_s, nbytes, first_s, rest_s, bottleneck, (step,), worst)
+    return Cost(first_s + rest_s, nbytes, first_s, rest_s, bottleneck, (leg,), worst)
 
 
 def require_size(nbytes: int) -> None:
@@ -137,38 +137,38 @@ def require_size(nbytes: int) -> None:
         raise BadInput(f"nbytes is {nbytes!r}; expected a whole number of bytes, 0 or more")
 
 
-def along(nbytes: int, steps: Sequence[Step]) -> Cost:
-    """All latencies on a way, and the bytes over its narrowest step."""
-    narrowest = min(steps, key=lambda step: step.bandwidth_bytes_per_s)
+def along(nbytes: int, legs: Sequence[Leg]) -> Cost:
+    """All latencies on a way, and the bytes over its narrowest leg."""
+    narrowest = min(legs, key=lambda leg: leg.bandwidth_bytes_per_s)
     # Zero bytes are not sent at all.
-    latency_s = sum(step.latency_s for step in steps) if nbytes else 0.0
+    latency_s = sum(leg.latency_s for leg in legs) if nbytes else 0.0
     transfer_s = nbytes / narrowest.bandwidth_bytes_per_s
-    source = weakest([step.source for step in steps])
-    sizes = tuple(dict.fromkeys(step.beyond for step in steps if step.beyond))
-    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(steps), source, sizes)
+    source = weakest([leg.source for leg in legs])
+    sizes = tuple(dict.fromkeys(leg.beyond for leg in legs if leg.beyond))
+    return Cost(latency_s + transfer_s, nbytes, latency_s, transfer_s, narrowest.name, tuple(legs), source, sizes)
 
 
-def _step(name: str, latency: Figure | None, bandwidth: float, *figures: Figure) -> Step:
+def _leg(name: str, latency: Figure | None, bandwidth: float, *figures: Figure) -> Leg:
     used = [*figures, latency] if latency else [*figures]
-    return Step(name, latency.value if latency else 0.0, bandwidth, weakest([figure.source for figure in used]))
+    return Leg(name, latency.value if latency else 0.0, bandwidth, weakest([figure.source for figure in used]))
 
 
-def _end_step(place: Place, what: str) -> Step:
+def _end_leg(place: Place, what: str) -> Leg:
     figure = place.read_bandwidth_bytes_per_s if what == "read" else place.write_bandwidth_bytes_per_s
-    return _step(f"{place.name} {what}", place.latency_s, figure.value, figure)
+    return _leg(f"{place.name} {what}", place.latency_s, figure.value, figure)
 
 
-def _through_step(place: Place) -> Step:
+def _through_leg(place: Place) -> Leg:
     """Staged in a place: every byte is written there and read again."""
     read, write = place.read_bandwidth_bytes_per_s, place.write_bandwidth_bytes_per_s
-    return _step(f"{place.name} write and read", place.latency_s, 1 / (1 / read.value + 1 / write.value), read, write)
+    return _leg(f"{place.name} write and read", place.latency_s, 1 / (1 / read.value + 1 / write.value), read, write)
 
 
-def _copy_step(place: Place) -> Step:
+def _copy_leg(place: Place) -> Leg:
     copy = place.copy_bandwidth_bytes_per_s
     if copy is None:
-        return _through_step(place)
-    return _step(f"{place.name} copy", place.latency_s, copy.value, copy)
+        return _through_leg(place)
+    return _leg(f"{place.name} copy", place.latency_s, copy.value, copy)
 
 
 def through(nbytes: int, bandwidth_bytes_per_s: float, latency_s: float, costs: Semantics) -> tuple[float, float]:
@@ -201,57 +201,57 @@ def busy_s(
     return _between(curve, low)
 
 
-def _link_step(link: Link, forward: bool, nbytes: int, source: Place, rules: Rules) -> Step:
+def _link_leg(link: Link, forward: bool, nbytes: int, source: Place, rules: Rules) -> Leg:
     figure = link.bandwidth_bytes_per_s
     if not forward and link.back_bandwidth_bytes_per_s:
         figure = link.back_bandwidth_bytes_per_s
     latency, bandwidth = latency_of(link, rules.media), figure.value * link.lanes
     if link.protocol in ("memory", "message"):
-        return _step(f"{link.name} link", latency, bandwidth, figure)
+        return _leg(f"{link.name} link", latency, bandwidth, figure)
     path_s = latency.value if latency else 0.0
     protocol = rules.protocols[link.protocol]
     memory_s = busy_s(source, protocol, path_s, bandwidth, rules.access)
     costs = semantics(protocol, nbytes, path_s, rules.access, memory_s)
     latency_s, bandwidth = through(nbytes, bandwidth, path_s, costs)
     worst = weakest([figure.source, protocol.source, *([latency.source] if latency else [])])
-    return Step(f"{link.name} link", latency_s, bandwidth, worst, beyond(protocol, nbytes))
+    return Leg(f"{link.name} link", latency_s, bandwidth, worst, beyond(protocol, nbytes))
 
 
 def _ways(
     nbytes: int, source: Place, target: Place, places: dict[str, Place], links: Sequence[Link], rules: Rules
-) -> list[list[Step]]:
+) -> list[list[Leg]]:
     """For each possible narrowest bandwidth, the way of least latency that is nowhere narrower.
 
-    The fastest way for any number of bytes is among them: if its narrowest step is b, the way found for b is
+    The fastest way for any number of bytes is among them: if its narrowest leg is b, the way found for b is
     as wide and has no more latency. So no list of all ways is needed, which would be exponential.
     """
-    hops: dict[str, list[tuple[Step, str]]] = {name: [] for name in places}
+    hops: dict[str, list[tuple[Leg, str]]] = {name: [] for name in places}
     for link in links:
-        hops[link.from_place].append((_link_step(link, True, nbytes, places[link.from_place], rules), link.to_place))
-        hops[link.to_place].append((_link_step(link, False, nbytes, places[link.to_place], rules), link.from_place))
-    through = {name: _through_step(place) for name, place in places.items()}
-    widths = {step.bandwidth_bytes_per_s for steps in hops.values() for step, _ in steps}
-    widths |= {step.bandwidth_bytes_per_s for step in through.values()}
+        hops[link.from_place].append((_link_leg(link, True, nbytes, places[link.from_place], rules), link.to_place))
+        hops[link.to_place].append((_link_leg(link, False, nbytes, places[link.to_place], rules), link.from_place))
+    through = {name: _through_leg(place) for name, place in places.items()}
+    widths = {leg.bandwidth_bytes_per_s for legs in hops.values() for leg, _ in legs}
+    widths |= {leg.bandwidth_bytes_per_s for leg in through.values()}
     found = []
     for width in sorted(widths):
         middle = _least_latency(source.name, target.name, hops, through, width)
         if middle is None:
             break  # nor is there a wider way
-        found.append([_end_step(source, "read"), *middle, _end_step(target, "write")])
+        found.append([_end_leg(source, "read"), *middle, _end_leg(target, "write")])
     return found
 
 
 def _least_latency(
     start: str,
     end: str,
-    hops: dict[str, list[tuple[Step, str]]],
-    through: dict[str, Step],
+    hops: dict[str, list[tuple[Leg, str]]],
+    through: dict[str, Leg],
     width: float,
-) -> list[Step] | None:
+) -> list[Leg] | None:
     """Dijkstra's shortest path by latency, over links and intermediate places at least `width` wide."""
-    queue: list[tuple[float, int, str, list[Step]]] = [(0.0, 0, start, [])]
+    queue: list[tuple[float, int, str, list[Leg]]] = [(0.0, 0, start, [])]
     done = set()
-    pushed = 0  # breaks ties by age, so that the answer does not depend on how steps compare
+    pushed = 0  # breaks ties by age, so that the answer does not depend on how legs compare
     while queue:
         latency_s, _, at, way = heapq.heappop(queue)
         if at == end:
@@ -260,12 +260,12 @@ def _least_latency(
             continue
         done.add(at)
         stage = [] if at == start else [through[at]]
-        if any(step.bandwidth_bytes_per_s < width for step in stage):
+        if any(leg.bandwidth_bytes_per_s < width for leg in stage):
             continue
         for hop, to in hops[at]:
             if to not in done and hop.bandwidth_bytes_per_s >= width:
                 pushed += 1
-                more_s = hop.latency_s + sum(step.latency_s for step in stage)
+                more_s = hop.latency_s + sum(leg.latency_s for leg in stage)
                 heapq.heappush(queue, (latency_s + more_s, pushed, to, [*way, *stage, hop]))
     return None
 

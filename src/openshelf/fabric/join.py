@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openshelf.errors import BadInput, OpenshelfError
-from openshelf.fabric.cost import Cost, Step, along, busy_s, require_size, through
+from openshelf.fabric.cost import Cost, Leg, along, busy_s, require_size, through
 from openshelf.fabric.fields import Path, Problem, nearest
 from openshelf.fabric.model import Link, Place, Source, weakest
 from openshelf.fabric.wiring.network import Network, Semantics
@@ -74,17 +74,17 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
     joined, path = fabric.network, fabric.network.path(source, target)
     if not len(path):
         raise BadInput(f"source and target are both endpoint {source}: nothing crosses the network")
-    steps = []
+    legs = []
     for wire, resource in zip(crossed(fabric, source, target), path, strict=True):
         width = float(joined.capacity_bytes_per_s[resource])
         _, bandwidth = through(nbytes, width, 0.0, costs)
         label = f"{wire.name} ({joined.resource_role(int(resource))})"
         far = beyond(fabric.known_protocols[wire.protocol], nbytes)
-        steps.append(Step(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire), far))
-    before = Step(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(step.source for step in steps))
-    cost = along(nbytes, [before, *steps])
+        legs.append(Leg(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire), far))
+    before = Leg(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(leg.source for leg in legs))
+    cost = along(nbytes, [before, *legs])
     if joined.whole_messages and nbytes:  # every hop takes in all bytes before it sends any on
-        transfer_s = sum(nbytes / step.bandwidth_bytes_per_s for step in steps)
+        transfer_s = sum(nbytes / leg.bandwidth_bytes_per_s for leg in legs)
         cost = replace(cost, seconds=cost.latency_s + transfer_s, transfer_s=transfer_s)
     return cost
 

@@ -1,4 +1,4 @@
-"""A Hit: the longest prefix of a prompt that a pool has, held while it is open."""
+"""A Hit: the longest prefix of a prompt that a pool has, pinned while it is open."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Hit:
         self._geometry = geometry
 
     @property
-    def _held(self) -> _core.KVHit:
+    def _pinned(self) -> _core.KVHit:
         if self._native is None:
             raise Closed("this hit was released; match again")
         return self._native
@@ -84,21 +84,21 @@ class Hit:
     @property
     def length(self) -> int:
         """Tokens that were found: whole blocks from the start of the prompt."""
-        return len(self._held) * self._geometry.tokens
+        return len(self._pinned) * self._geometry.tokens
 
     @property
     def blocks(self) -> int:
-        return len(self._held)
+        return len(self._pinned)
 
     def block(self, index: int) -> View:
         """All layers of one block, as a read-only view: Layout.shape(block_tokens)."""
-        held, geometry = self._held, self._geometry
-        view: View = held.view(geometry.view_code, geometry.block_shape, _block(index, len(held)), 0)
+        pinned, geometry = self._pinned, self._geometry
+        view: View = pinned.view(geometry.view_code, geometry.block_shape, _block(index, len(pinned)), 0)
         return view
 
     def layer(self, layer: int) -> LayerBlocks:
         """One layer of all blocks: a sequence of read-only views, each Layout.layer_shape(block_tokens)."""
-        return LayerBlocks(self._held, self._geometry, self._geometry.layer_bytes * self._layer(layer))
+        return LayerBlocks(self._pinned, self._geometry, self._geometry.layer_bytes * self._layer(layer))
 
     def read_layer(self, layer: int, out: Any = None, *, start: int = 0) -> Any:
         """Copies one layer into one array or CPU tensor (or a pair: keys and values), from token `start` on.
@@ -113,7 +113,7 @@ class Hit:
             out = np.empty(layout.layer_shape(tokens), layout.view_dtype)
         piece = self._geometry.piece_bytes
         addresses, _ = buffers.layer_pieces(layout, out, tokens, True, f"layer {layer} to read into")
-        self._held.read(first, count, layer * layout.pieces, piece, addresses, piece, b"")
+        self._pinned.read(first, count, layer * layout.pieces, piece, addresses, piece, b"")
         return out
 
     def read_pages(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> None:
@@ -131,7 +131,7 @@ class Hit:
         if count:
             piece = geometry.piece_bytes
             at = layer * geometry.layout.pieces
-            self._held.read(first, count, at, piece, into.addresses, into.step, into.table)
+            self._pinned.read(first, count, at, piece, into.addresses, into.step, into.table)
 
     def read_pages_async(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> Future[None]:
         """The same in the background, in turn with read_layer_async."""
@@ -150,19 +150,19 @@ class Hit:
             out = np.empty(layout.shape(tokens), layout.view_dtype)
         piece = self._geometry.piece_bytes
         addresses, _ = buffers.all_pieces(layout, out, tokens, True)
-        self._held.read(first, count, 0, piece, addresses, piece, b"")
+        self._pinned.read(first, count, 0, piece, addresses, piece, b"")
         return out
 
     @property
     def table(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """The numbers of its blocks in `memory()`, in order: a block table, as paged attention wants it."""
-        return np.frombuffer(self._held.slots, np.uint32)
+        return np.frombuffer(self._pinned.slots, np.uint32)
 
     def memory(self, layer: int) -> View:
         """One layer of all the pool's blocks as one read-only strided view; only those in `table` mean anything."""
-        buffer = memoryview(self._held)
+        buffer = memoryview(self._pinned)
         shape, dtype = self._geometry.layer_shape, self._geometry.layout.view_dtype
-        stride = self._held.stride
+        stride = self._pinned.stride
         strides = (stride, *np.empty(shape, dtype).strides)
         offset = self._geometry.layer_bytes * self._layer(layer)
         return np.ndarray((buffer.nbytes // stride, *shape), dtype, buffer, offset, strides)

@@ -8,7 +8,7 @@ from openshelf.errors import Mismatch, NoRoom
 from openshelf.kv.layout import Layout
 from openshelf.space import Cluster, Space, format_size, parse_size
 
-_SLOTS_MAX = (1 << 30) - 1
+_BLOCKS_MAX = (1 << 30) - 1
 
 
 def core_of(space: Space) -> _core.Core:
@@ -30,27 +30,29 @@ def open_or_make(
         with alone(core.directory):  # two makers at once would each take room for a pool, and one find none
             pool = _core.KVCore.open(core, name)
             if pool is None:
-                pool = _core.KVCore.make(core, name, size, block_tokens, _slots(core, size, block_tokens, capacity))
-    there_bytes, there_tokens, slots, _ = pool.facts
+                pool = _core.KVCore.make(
+                    core, name, size, block_tokens, _block_count(core, size, block_tokens, capacity)
+                )
+    there_bytes, there_tokens, blocks, _ = pool.facts
     if (there_bytes, there_tokens) != (size, block_tokens):
         raise Mismatch(
-            f"the pool {name!r} has blocks of {there_tokens} tokens and {there_bytes} bytes ({slots} of them), "
+            f"the pool {name!r} has blocks of {there_tokens} tokens and {there_bytes} bytes ({blocks} of them), "
             f"this layout of {layout.model!r} needs {block_tokens} tokens and {size} bytes: give it another name="
         )
-    if capacity is not None and (wanted := _slots(core, size, block_tokens, capacity)) != slots:
+    if capacity is not None and (wanted := _block_count(core, size, block_tokens, capacity)) != blocks:
         raise Mismatch(
-            f"the pool {name!r} has room for {slots} blocks, and capacity={capacity!r} is room for {wanted}: leave it "
+            f"the pool {name!r} has room for {blocks} blocks, and capacity={capacity!r} is room for {wanted}: leave it "
             "out, give the one that the pool was made with, or another name="
         )
     return pool
 
 
-def _slots(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:
+def _block_count(core: _core.Core, block_bytes: int, block_tokens: int, capacity: str | int | None) -> int:
     stats = core.stats()
     room = int(stats["largest_free"]) * 9 // 10 if capacity is None else parse_size(capacity)
     tiers = core.tiers  # with a flash tier blocks come and go, but what the pool knows of them stays in dram
     memory = room if tiers is None else int(tiers.counts()["dram_budget"]) // 2
-    low, high = 0, min(_SLOTS_MAX, room // block_bytes)
+    low, high = 0, min(_BLOCKS_MAX, room // block_bytes)
     while low < high:
         middle = (low + high + 1) // 2
         known = _core.KVCore.metadata_bytes(block_bytes, block_tokens, middle)

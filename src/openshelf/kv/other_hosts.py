@@ -34,7 +34,7 @@ class _What(enum.IntEnum):
     EVICT_VALUE = 5
 
 
-class Homes:
+class OtherHosts:
     """The parts of one pool on the other hosts."""
 
     def __init__(self, cluster: Cluster, core: _core.KVCore, name: str) -> None:
@@ -125,9 +125,9 @@ class Homes:
                 turn.drop()
 
 
-def homes_of(space: Space, core: _core.KVCore, name: str) -> Homes | None:
+def other_hosts_of(space: Space, core: _core.KVCore, name: str) -> OtherHosts | None:
     """None for a space of one host, and where nothing may be fetched into it."""
     native = space._native
     if not isinstance(native, Cluster) or not native.peers or native.core.stats()["read_only"]:
         return None
-    return Homes(native, core, name)
+    return OtherHosts(native, core, name)

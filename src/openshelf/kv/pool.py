@@ -24,7 +24,7 @@ from openshelf.kv.inspect import facts_of
 from openshelf.kv.keys import root_key
 from openshelf.kv.layout import Layout
 from openshelf.kv.open import open_or_make
-from openshelf.kv.other_hosts import homes_of
+from openshelf.kv.other_hosts import other_hosts_of
 from openshelf.space import Space, parse_size
 
 
@@ -68,7 +68,7 @@ class KVPool:
             raise BadInput(f"a block has 1 to 4096 tokens, got {block_tokens}")
         self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
         self._native: _core.KVCore | None = open_or_make(space, layout, block_tokens, name, capacity)
-        self._homes = homes_of(space, self._native, name)
+        self._others = other_hosts_of(space, self._native, name)
         self._geometry = Geometry(layout, block_tokens)
         self._enter_tenant(tenant, salt, quota)
 
@@ -101,11 +101,11 @@ class KVPool:
         On several hosts, what this one misses is fetched from another that has it, once for all its processes.
         """
         given = buffers.token_array(tokens)
-        if self._homes is None:
+        if self._others is None:
             return Hit(self._core.match(self._root, given, self.verify), self._geometry)
         blocks = len(given) // self.block_tokens
         found = self._core.match(self._root, given, self.verify, False)
-        if len(found) < blocks and self._homes.fetch(self._core.draft_to_fetch(self._root, given, self._tenant)):
+        if len(found) < blocks and self._others.fetch(self._core.draft_to_fetch(self._root, given, self._tenant)):
             found = self._core.match(self._root, given, self.verify, False)
         found.prefetch()
         found.count(blocks)
@@ -125,15 +125,15 @@ class KVPool:
 
     def _blocks(self, given: Any) -> int:
         here = self._core.present(self._root, given)
-        if self._homes is None or here == len(given) // self.block_tokens:
+        if self._others is None or here == len(given) // self.block_tokens:
             return here
-        return here + self._homes.blocks(here, _core.kv_keys(self._root, given, self.block_tokens)[32 * here :])
+        return here + self._others.blocks(here, _core.kv_keys(self._root, given, self.block_tokens)[32 * here :])
 
     def contains(self, tokens: Any) -> bool:
         """Whether all whole blocks of the prompt are there; or, for text or bytes, a plain value of that key."""
         if isinstance(tokens, str | bytes):
             here = self._core.present_value(self._root, _key(tokens))
-            return here or (self._homes is not None and self._homes.has_value(self._name_key(tokens)))
+            return here or (self._others is not None and self._others.has_value(self._name_key(tokens)))
         given = buffers.token_array(tokens)
         return self._blocks(given) == len(given) // self.block_tokens
 
@@ -187,9 +187,9 @@ class KVPool:
         return self._core.get_into(self._root, _key(key), _flat(buffer))
 
     def _fetch_value(self, key: str | bytes) -> None:
-        if self._homes is None or self._core.present_value(self._root, _key(key)):
+        if self._others is None or self._core.present_value(self._root, _key(key)):
             return
-        self._homes.fetch_value(
+        self._others.fetch_value(
             self._name_key(key),
             lambda nbytes: self._core.draft_value(self._root, _key(key), nbytes, self._tenant, 0),
         )
@@ -214,20 +214,20 @@ class KVPool:
     def evict(self, tokens: Any, *, keep: int = 0) -> int:
         """Drops a prompt's blocks from its end back to one that is held, pinned or continued by another prompt, but not
         the first `keep` tokens; or a plain value. On all hosts that are up. How many blocks went."""
-        homes = self._homes
+        others = self._others
         if isinstance(tokens, str | bytes):
             gone = self._core.evict_value(self._root, _key(tokens))
-            return gone + (homes.evict_value(self._name_key(tokens)) if homes else 0)
+            return gone + (others.evict_value(self._name_key(tokens)) if others else 0)
         kept = max(0, -(-whole(keep, "keep") // self.block_tokens))
         given = buffers.token_array(tokens)
         gone = self._core.evict(self._root, given, kept)
-        return gone + (homes.evict(_core.kv_keys(self._root, given, self.block_tokens), kept) if homes else 0)
+        return gone + (others.evict(_core.kv_keys(self._root, given, self.block_tokens), kept) if others else 0)
 
     def clear(self, tenant: str | None = None) -> int:
         """Drops all blocks of a tenant, or of all, pinned ones included, but what is held now. On all hosts that are
         up. How many blocks went."""
         gone = self._core.clear(tenant)
-        return gone + (self._homes.clear(tenant) if self._homes else 0)
+        return gone + (self._others.clear(tenant) if self._others else 0)
 
     # The whole
 
@@ -248,7 +248,7 @@ class KVPool:
     def close(self) -> None:
         """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail. In a
         durable space it flushes first."""
-        native, self._native, self._homes = self._native, None, None
+        native, self._native, self._others = self._native, None, None
         if native is not None and native.durable and not native.read_only:
             native.flush()
 

@@ -243,12 +243,12 @@ class Folder:
             raise BadInput(
                 f"a channel has 1 to 1048576 messages of 1 to 1048576 bytes, got {capacity} of {message_bytes}"
             )
-        total, slot = _core.channel_bytes(capacity, message_bytes)
-        pin = self._shared(name, _CHANNEL, total, home, lambda new: _core.channel_init(new, capacity, slot))
+        total, message_room = _core.channel_bytes(capacity, message_bytes)
+        pin = self._shared(name, _CHANNEL, total, home, lambda new: _core.channel_init(new, capacity, message_room))
         has, longest = _core.channel_facts(pin)
         if given[0] and has != capacity:
             raise Mismatch(f"channel {name!r} has room for {has} messages, not {capacity}")
-        if given[1] and _core.channel_bytes(1, longest)[1] != slot:  # sizes are rounded up
+        if given[1] and _core.channel_bytes(1, longest)[1] != message_room:  # sizes are rounded up
             raise Mismatch(f"channel {name!r} has messages of at most {longest} bytes, not {message_bytes}")
         return Channel(pin, self)
 

@@ -9,7 +9,7 @@ from openshelf.adapters.vllm.extra import base, say_once
 from openshelf.adapters.vllm.layout import check_engine
 from openshelf.adapters.vllm.options import Options
 from openshelf.adapters.vllm.scheduler import Scheduler
-from openshelf.adapters.vllm.step import Step
+from openshelf.adapters.vllm.step_copies import StepCopies
 from openshelf.adapters.vllm.worker import Worker
 
 
@@ -79,7 +79,7 @@ class OpenshelfConnector(base.KVConnectorBase_V1):  # type: ignore[misc]  # vllm
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._worker.failed()
 
-    def _planned(self) -> Step:
+    def _planned(self) -> StepCopies:
         step = self._get_connector_metadata()
-        assert isinstance(step, Step)
+        assert isinstance(step, StepCopies)
         return step

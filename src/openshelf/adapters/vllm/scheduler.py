@@ -15,7 +15,7 @@ from openshelf.adapters.vllm.extra import say_once
 from openshelf.adapters.vllm.layout import layout_of, spec_of
 from openshelf.adapters.vllm.options import Options
 from openshelf.adapters.vllm.pools import open_pools
-from openshelf.adapters.vllm.step import Copy, Step
+from openshelf.adapters.vllm.step_copies import Copy, StepCopies
 from openshelf.adapters.vllm.weights import adapter_name
 from openshelf.errors import OpenshelfError
 from openshelf.kv import Hit, Layout
@@ -44,7 +44,7 @@ class Scheduler:
         self._hits: dict[str, list[Hit]] = {}
         self._loading: dict[str, set[int]] = {}  # vLLM's blocks of a request
         self._lost: set[str] = set()  # requests of which a load failed: no second try, which may fail for ever
-        self._step = Step()
+        self._step = StepCopies()
 
     def matched(self, request: Any, computed: int) -> int:
         """How many tokens after those that are `computed` the pool has, whole blocks, never the prompt's last token."""
@@ -107,11 +107,11 @@ class Scheduler:
         salt, tokens = request.cache_salt or "", request.all_token_ids[:stop]
         return Copy(request.request_id, asked.layout, salt, tokens, list(blocks), start)
 
-    def plan(self, output: Any) -> Step:
+    def plan(self, output: Any) -> StepCopies:
         """The step that vLLM scheduled: what was asked for, and the blocks that will be full when it is over.
 
         Tokens that are not known yet (drafted ones, or those of a step under way) are left for later."""
-        step, self._step = self._step, Step()
+        step, self._step = self._step, StepCopies()
         for name, scheduled in output.num_scheduled_tokens.items() if self._saves and self._pools else ():
             asked = self._asked.get(name)
             if asked is None:

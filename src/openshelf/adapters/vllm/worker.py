@@ -14,7 +14,7 @@ from openshelf.adapters.vllm.extra import say_once
 from openshelf.adapters.vllm.layout import layer_names, pages_of, spec_of
 from openshelf.adapters.vllm.options import Options
 from openshelf.adapters.vllm.pools import Pools, open_pools
-from openshelf.adapters.vllm.step import Copy, Step
+from openshelf.adapters.vllm.step_copies import Copy, StepCopies
 from openshelf.errors import Closed, OpenshelfError
 from openshelf.kv import Draft, KVPool
 
@@ -46,7 +46,7 @@ class Worker:
             raise Closed(f"the space {self._options.space!r} is not open")
         return self._pools.of(layout, copy.cache_salt)
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: StepCopies) -> None:
         """Starts to read what is to be loaded. Blocks that are not there any more have failed."""
         for copy in step.loads:
             futures: list[Future[None]] = []
@@ -81,7 +81,7 @@ class Worker:
                     self._fail(copy, copy.start, error)
         return {copy.request for copy, _ in over}
 
-    def save(self, name: str, step: Step) -> None:
+    def save(self, name: str, step: StepCopies) -> None:
         """One layer is computed: its blocks go into the pool."""
         number = self._numbers.get(name)
         if number is None or not step.saves:

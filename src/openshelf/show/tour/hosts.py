@@ -23,7 +23,7 @@ WIDTH = 24  # of the longest bar
 COLOURS = {"home": "green", "modified": "green", "shared": "cyan", "invalid": "red"}
 
 
-class Step(NamedTuple):
+class Scene(NamedTuple):
     what: str
     state_a: str
     wire: str
@@ -63,7 +63,7 @@ def hosts_chapter(console: Console) -> dict[str, Any]:
         a.call("make")
         found_a, found_b = a.call("find"), b.call("find")
         b.call("connect", two.a.ip, a.call("serve", two.a.ip))
-        steps = _story(a, b)
+        scenes = _story(a, b)
         times, wrong = _cycles(a, b)
         b.call("close")
         a.call("close")
@@ -77,9 +77,9 @@ def hosts_chapter(console: Console) -> dict[str, Any]:
     )
     if reason:
         console.print(f"Plain loads are not possible here, so B uses get and put: {reason}")
-    console.print(_drawn(steps))
+    console.print(_drawn(scenes))
     console.print(_bars(times))
-    right = wrong == 0 and all(step.value == step.expected for step in steps)
+    right = wrong == 0 and all(scene.value == scene.expected for scene in scenes)
     console.print(
         "Every load found the value stored last, on either host; the programs only load and store."
         if right
@@ -91,15 +91,15 @@ def hosts_chapter(console: Console) -> dict[str, Any]:
         "without_faults": reason,
         "same_address": same,
         "loads_right": right,
-        "steps": [step._asdict() for step in steps],
+        "steps": [scene._asdict() for scene in scenes],
         "median_s": {name: statistics.median(values) for name, values in times.items()},
     }
 
 
-def _story(a: Line, b: Line) -> list[Step]:
+def _story(a: Line, b: Line) -> list[Scene]:
     """Each step once, with the unit's state on both hosts after it."""
     a.call("store", 1.0)
-    steps = [Step("A makes it, stores 1", a.call("state"), "", b.call("state"), None, None, None)]
+    scenes = [Scene("A makes it, stores 1", a.call("state"), "", b.call("state"), None, None, None)]
     for who, what, wire, value in (
         ("b", "load", "── 64 KiB ─▶", 1.0),
         ("b", "load", "", 1.0),
@@ -117,8 +117,8 @@ def _story(a: Line, b: Line) -> list[Step]:
             seconds = line.call("store", value)
             text = f"{who.upper()} stores {value:g}"
         expected = value if what == "load" else None
-        steps.append(Step(text, a.call("state"), wire, b.call("state"), seconds, found, expected))
-    return steps
+        scenes.append(Scene(text, a.call("state"), wire, b.call("state"), seconds, found, expected))
+    return scenes
 
 
 def _cycles(a: Line, b: Line) -> tuple[dict[str, list[float]], int]:
@@ -135,13 +135,13 @@ def _cycles(a: Line, b: Line) -> tuple[dict[str, list[float]], int]:
     return times, wrong
 
 
-def _drawn(steps: list[Step]) -> Table:
+def _drawn(scenes: list[Scene]) -> Table:
     table = Table(title="The unit on both hosts after each step", title_justify="left")
     for column in ("", "A, the home", "wire", "B", "took"):
         table.add_column(column, justify="right" if column == "took" else "left")
-    for step in steps:
-        took = "" if step.seconds is None else format_time(step.seconds)
-        table.add_row(step.what, _state(step.state_a), step.wire, _state(step.state_b), took)
+    for scene in scenes:
+        took = "" if scene.seconds is None else format_time(scene.seconds)
+        table.add_row(scene.what, _state(scene.state_a), scene.wire, _state(scene.state_b), took)
     return table
 
 

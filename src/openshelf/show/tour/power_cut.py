@@ -26,13 +26,13 @@ _ROOM = 1 << 30  # of a disk, for all that this chapter writes
 
 @contextlib.contextmanager
 def disk_directory() -> Iterator[Path]:
-    """A directory for flash files: of the user, on a disk if one of the usual places is on one."""
-    places = [Path(place) for place in (tempfile.gettempdir(), Path.home(), "/var/tmp")]
-    there = [place for place in places if place.is_dir() and os.access(place, os.W_OK)]
-    roomy = [place for place in there if shutil.disk_usage(place).free > _ROOM]
+    """A directory for flash files: of the user, on a disk if one of the usual folders is on one."""
+    folders = [Path(folder) for folder in (tempfile.gettempdir(), Path.home(), "/var/tmp")]
+    there = [folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK)]
+    roomy = [folder for folder in there if shutil.disk_usage(folder).free > _ROOM]
     if not roomy:
-        raise NoRoom(f"{', '.join(map(str, places))}: none has {format_size(_ROOM)} free; set TMPDIR to one that has")
-    on_disk = [place for place in roomy if mount_of(place)[0] not in ("tmpfs", "ramfs")]
+        raise NoRoom(f"{', '.join(map(str, folders))}: none has {format_size(_ROOM)} free; set TMPDIR to one that has")
+    on_disk = [folder for folder in roomy if mount_of(folder)[0] not in ("tmpfs", "ramfs")]
     with tempfile.TemporaryDirectory(prefix="openshelf-tour-", dir=(on_disk or roomy)[0]) as path:
         yield Path(path)
 

@@ -29,7 +29,7 @@ class Host(NamedTuple):
     address: str  # host:port
     device: str  # the network interface
     enter: tuple[str, ...]  # in front of a command that shall run there
-    home: Path  # its OPENSHELF_DIR
+    directory: Path  # its OPENSHELF_DIR
     hosts_file: Path
 
     @property
@@ -38,14 +38,14 @@ class Host(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {"OPENSHELF_DIR": str(self.home), "OPENSHELF_HOSTS": str(self.hosts_file)}
+        return os.environ | {"OPENSHELF_DIR": str(self.directory), "OPENSHELF_HOSTS": str(self.hosts_file)}
 
     def url(self, space: str) -> str:
         return f"openshelf://{self.address}/{space}"
 
     def keeper_pid(self) -> int:
         """The process that listens on the keeper's socket, as the kernel tells whoever connects."""
-        path = str(self.home / f"keeper@{self.address}.sock")
+        path = str(self.directory / f"keeper@{self.address}.sock")
         for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):  # which one is the keeper's affair
             with socket.socket(socket.AF_UNIX, kind) as line:
                 if line.connect_ex(path) == 0:

@@ -20,8 +20,8 @@ from openshelf.space.devices import dirty
 from openshelf.space.devices.base import Arena
 from openshelf.space.devices.block import Block, Taken
 from openshelf.space.devices.cuda import CudaArena
+from openshelf.space.devices.flights import DIRECTIONS, Flights
 from openshelf.space.devices.host import HostArena
-from openshelf.space.devices.lane import DIRECTIONS, Lane
 from openshelf.space.devices.placement import Placement
 from openshelf.space.devices.room import ALIGNMENT, Room, aligned
 from openshelf.space.devices.stream import OwnStream, Stream
@@ -56,10 +56,10 @@ class Device(Stream):
         self._fork, self._closed = _forks, False
         self._room, self._changing = Room(size), threading.RLock()
         self._back: deque[tuple[int, int]] = deque()
-        self._idle: deque[Lane] = deque()
-        self._lanes = [Lane(self.arena.queue())]
-        self._finish = weakref.finalize(self, _finish, self._lanes, _forks)
-        super().__init__(self._lanes[0])
+        self._idle: deque[Flights] = deque()
+        self._queues = [Flights(self.arena.queue())]
+        self._finish = weakref.finalize(self, _finish, self._queues, _forks)
+        super().__init__(self._queues[0])
 
     @property
     def device(self) -> Device:
@@ -80,18 +80,18 @@ class Device(Stream):
                 "by spawn"
             )
 
-    def has(self, lane: Lane) -> bool:
-        return lane in self._lanes
+    def has(self, flights: Flights) -> bool:
+        return flights in self._queues
 
     def stream(self) -> Stream:
         """Another stream, with a thread or queue of its own; reused when it is dropped."""
         self.check()
         try:
-            lane = self._idle.pop()
+            flights = self._idle.pop()
         except IndexError:
-            lane = Lane(self.arena.queue())
-            self._lanes.append(lane)
-        return OwnStream(self, lane, self._idle)
+            flights = Flights(self.arena.queue())
+            self._queues.append(flights)
+        return OwnStream(self, flights, self._idle)
 
     # Blocks
 
@@ -124,8 +124,8 @@ class Device(Stream):
                     return Taken(offset, size, self._back)
                 free, largest = self._room.free, self._room.largest
             if not last_try:  # what was released may still be used by copies
-                for lane in list(self._lanes):
-                    lane.drain()
+                for flights in list(self._queues):
+                    flights.drain()
         raise NoRoom(
             f"{nbytes} bytes of a device: its budget is {self.budget}, free are {free}, the largest free run is "
             f"{largest}; release blocks (and let go of their views), arrange() them once, or give a larger budget"
@@ -143,13 +143,13 @@ class Device(Stream):
         with self._changing:
             self._settle()
             free, largest = self._room.free, self._room.largest
-        lanes = list(self._lanes)
+        queues = list(self._queues)
         found: dict[str, Any] = {"kind": self.kind, "budget": self.budget, "used": self.budget - free}
-        found |= {"free": free, "largest_free": largest, "streams": len(lanes)}
+        found |= {"free": free, "largest_free": largest, "streams": len(queues)}
         for direction in DIRECTIONS:
-            found[f"copies_{direction}"] = sum(lane.copies[direction] for lane in lanes)
-            found[f"bytes_{direction}"] = sum(lane.bytes[direction] for lane in lanes)
-        found["waited_s"] = sum(lane.waited_s for lane in lanes)
+            found[f"copies_{direction}"] = sum(flights.copies[direction] for flights in queues)
+            found[f"bytes_{direction}"] = sum(flights.bytes[direction] for flights in queues)
+        found["waited_s"] = sum(flights.waited_s for flights in queues)
         return found
 
     def close(self) -> None:
@@ -171,8 +171,8 @@ class Device(Stream):
         return f"Device({self.kind!r}, {format_size(self.budget)}{', closed' if self._closed else ''})"
 
 
-def _finish(lanes: list[Lane], fork: int) -> None:
+def _finish(queues: list[Flights], fork: int) -> None:
     if fork == _forks:
-        for lane in lanes:
-            lane.queue.close()
-            lane.land()
+        for flights in queues:
+            flights.queue.close()
+            flights.land()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openshelf.errors import BadInput, Mismatch
 from openshelf.space.copies import flat_bytes
 from openshelf.space.devices.block import Block
-from openshelf.space.devices.lane import Flight, Lane
+from openshelf.space.devices.flights import Flight, Flights
 from openshelf.space.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Stream(ABC):
     """Copies of a device that run in order; those of another stream may overlap with them. Thread-safe."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
 
     @property
     @abstractmethod
@@ -32,7 +32,7 @@ class Stream(ABC):
         Both have the same size. Returns at once; the Transfer is waited for, polled, awaited, or given to another
         stream's wait_for. The host's memory is kept, and must be left as it is, until the copy is done.
         """
-        queue = self._lane.queue
+        queue = self._flights.queue
         self.device.check()
         into = self._own(target) if isinstance(target, Block) else None
         out_of = self._own(source) if isinstance(source, Block) else None
@@ -55,19 +55,19 @@ class Stream(ABC):
     def record(self) -> Transfer:
         """An event: done when everything that was given to this stream before is."""
         self.device.check()
-        return Transfer("event", 0, [Flight(self._lane, self._lane.queue.mark())])
+        return Transfer("event", 0, [Flight(self._flights, self._flights.queue.mark())])
 
     def wait_for(self, event: Transfer) -> None:
         """What is given to this stream from now on waits for an event, or a copy, of another; the caller does not."""
         self.device.check()
         for part in event._parts:
-            if not isinstance(part, Flight) or not self.device.has(part.lane):
+            if not isinstance(part, Flight) or not self.device.has(part.flights):
                 raise BadInput(f"{event!r} is nothing of this device; wait() for it here, then copy")
-            if part.lane is not self._lane:
-                self._lane.queue.after(part.part)
+            if part.flights is not self._flights:
+                self._flights.queue.after(part.part)
 
     def _fly(self, direction: str, nbytes: int, part: Any, kept: Any) -> Transfer:
-        return Transfer(f"copy {direction}", nbytes, [self._lane.fly(direction, nbytes, part, kept)])
+        return Transfer(f"copy {direction}", nbytes, [self._flights.fly(direction, nbytes, part, kept)])
 
     def _own(self, block: Block) -> Block:
         if block.device is not self.device:
@@ -77,10 +77,10 @@ class Stream(ABC):
 
 
 class OwnStream(Stream):
-    """A stream that was asked for; its lane serves another one when it is dropped."""
+    """A stream that was asked for; its queue serves another one when it is dropped."""
 
-    def __init__(self, device: Device, lane: Lane, idle: deque[Lane]) -> None:
-        super().__init__(lane)
+    def __init__(self, device: Device, flights: Flights, idle: deque[Flights]) -> None:
+        super().__init__(flights)
         self._device, self._idle = device, idle
 
     @property
@@ -88,7 +88,7 @@ class OwnStream(Stream):
         return self._device
 
     def __del__(self) -> None:
-        self._idle.append(self._lane)
+        self._idle.append(self._flights)
 
 
 def _same_size(one: int, what: str, other: int, what_other: str) -> None:

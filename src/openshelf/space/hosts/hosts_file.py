@@ -53,13 +53,13 @@ class Hosts:
             if chosen + len(self.hosts) * self.reserve > 1 << 47:
                 raise BadInput(f"{self.path}: with base {chosen:#x} the last host's addresses are beyond 128 TiB")
             return chosen
-        slots = (LAST - FIRST - len(self.hosts) * self.reserve) // GRANULE + 1
-        if slots < 1:
+        bases = (LAST - FIRST - len(self.hosts) * self.reserve) // GRANULE + 1
+        if bases < 1:
             raise BadInput(
                 f"{self.path}: {len(self.hosts)} hosts with {format_size(self.reserve)} each do not fit the "
                 f"{format_size(LAST - FIRST)} of addresses that are free in every process; reserve less, or give a base"
             )
-        return FIRST + _hash(space) % slots * GRANULE
+        return FIRST + _hash(space) % bases * GRANULE
 
     def number(self, host: str) -> int:
         """Which host of the list that is."""

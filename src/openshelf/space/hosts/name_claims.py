@@ -69,15 +69,15 @@ class Claims:
             with contextlib.suppress(HostLost):  # then its host has forgotten the claim too, or will
                 _core.lock_drop(pin)
 
-    def _take(self, hosts: Hosts, slot: int) -> _core.Pin:
+    def _take(self, hosts: Hosts, claim: int) -> _core.Pin:
         for number, native in hosts.up():
             for _ in range(2):  # a pin from before its host went and came back is of no use
-                known = (number, slot) in self._pins
+                known = (number, claim) in self._pins
                 try:
-                    pin = self._pins.get((number, slot)) or self._pin(number, native, slot)
+                    pin = self._pins.get((number, claim)) or self._pin(number, native, claim)
                     died = _core.lock_take(pin, -1.0)
                 except (HostLost, BadAddress, Closed, UnknownName):
-                    self._pins.pop((number, slot), None)
+                    self._pins.pop((number, claim), None)
                     if known:
                         continue
                     hosts.missed(number)
@@ -87,13 +87,13 @@ class Claims:
                 return pin
         raise HostLost("no host is up that could hold the claim of a name")
 
-    def _pin(self, number: int, native: Native, slot: int) -> _core.Pin:
-        name = f"{PREFIX}{slot}"
+    def _pin(self, number: int, native: Native, claim: int) -> _core.Pin:
+        name = f"{PREFIX}{claim}"
         while (pin := native.find(name)) is None:
             draft = native.make(128, _WORDS.code, _LOCK, (16,), "", name, True)
             with contextlib.suppress(NameTaken):
                 native.publish(draft, False)
-        self._pins[number, slot] = pin
+        self._pins[number, claim] = pin
         return pin
 
 

@@ -1,4 +1,4 @@
-"""A queue of a device, the memory that its copies use, and what it has done."""
+"""Copies that a queue of a device has under way: the memory that they use, and how much was done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openshelf.space.transfer import Part
 DIRECTIONS = ("in", "out", "within")
 
 
-class Lane:
+class Flights:
     """Keeps what a copy reads and writes until it is done, even if nobody holds the handle.
 
     Locks here can be met again by the same thread: a collection may run anywhere, and a replica that goes copies.
@@ -60,12 +60,12 @@ class Lane:
 
 
 class Flight:
-    """A place in a lane: the part of a Transfer."""
+    """One copy under way: the part of a Transfer."""
 
-    __slots__ = ("lane", "part")
+    __slots__ = ("flights", "part")
 
-    def __init__(self, lane: Lane, part: Part) -> None:
-        self.lane, self.part = lane, part
+    def __init__(self, flights: Flights, part: Part) -> None:
+        self.flights, self.part = flights, part
 
     @property
     def done(self) -> bool:
@@ -78,7 +78,7 @@ class Flight:
                 if not self.part.wait(timeout_s):
                     return False
             finally:
-                self.lane.waited(time.perf_counter() - start)
+                self.flights.waited(time.perf_counter() - start)
         self.part.wait(0.0)  # says what went wrong, if anything did
-        self.lane.land()
+        self.flights.land()
         return True

@@ -23,7 +23,7 @@ class Copy:
 
 
 @dataclass
-class Step(base.KVConnectorMetadata):  # type: ignore[misc]  # vllm is not there when mypy runs
+class StepCopies(base.KVConnectorMetadata):  # type: ignore[misc]  # vllm is not there when mypy runs
     """Loads begin in this step, and are over in a later one; saves are of what this step computes."""
 
     loads: list[Copy] = field(default_factory=list)
