@@ -135,6 +135,8 @@ def test_other_layers_are_used_by_the_names_that_they_show(path: Path) -> None:
 @pytest.mark.parametrize("path", USERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_benchmarks_and_examples_use_shown_names_only(path: Path) -> None:
     assert not deep(path.read_text(), "")
+    private = {name for name in imports_of(path.read_text(), "") if name.startswith("openshelf._")}
+    assert private <= {"openshelf._core"}
 
 
 def test_the_layer_check_sees_an_upward_import() -> None:
@@ -166,6 +168,14 @@ def test_every_layer_is_there() -> None:
 def test_every_module_belongs_to_a_layer() -> None:
     tops = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
     assert tops <= set(LAYERS)
+
+
+@pytest.mark.parametrize("package", [layer for layer in LAYERS if not layer.startswith("_")] + list(SHOWN))
+def test_a_package_shows_what_it_says(package: str) -> None:
+    if package == "adapters.vllm":
+        pytest.importorskip("vllm")
+    shown = import_module(f"openshelf.{package}")
+    assert not [name for name in getattr(shown, "__all__", ()) if not hasattr(shown, name)]
 
 
 def test_public_names_are_these() -> None:

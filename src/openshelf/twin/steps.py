@@ -109,7 +109,7 @@ def add_steps(tasks: Tasks, setting: Setting, steps: Sequence[Step], chunks: int
     count = int(setting.ranks.max()) + 1 if len(setting.ranks) else 0
     made: list[Ids] = []
     ways = np.unique(np.concatenate([step.src * count + step.dst for step in steps]))
-    lanes = tasks.new_lanes(len(ways))
+    connections = tasks.new_connections(len(ways))
     for _ in range(chunks):
         # By rank: the flows it waits for, as (rank, task) pairs of the last step in which it took part.
         ranks = np.repeat(setting.ranks, len(after))
@@ -117,9 +117,9 @@ def add_steps(tasks: Tasks, setting: Setting, steps: Sequence[Step], chunks: int
         made = []
         for step in steps:
             src, dst = setting.ranks[step.src], setting.ranks[step.dst]
-            lane = lanes + np.searchsorted(ways, step.src * count + step.dst)
+            connection = connections + np.searchsorted(ways, step.src * count + step.dst)
             for _ in range(step.times):
-                first = tasks.flows(src, dst, step.nbytes, setting.salt, setting.more_s(step), lane)
+                first = tasks.flows(src, dst, step.nbytes, setting.salt, setting.more_s(step), connection)
                 own = first + np.arange(len(src), dtype=np.int64)
                 tasks.link(*_matches(ranks, waited, src, own, count))
                 ranks, waited = _latest(ranks, waited, src, dst, own, count)

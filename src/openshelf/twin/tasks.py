@@ -38,7 +38,7 @@ class Tasks:
         self.costs = costs or Semantics()
         self.count = 0
         self.names: dict[int, str] = {}
-        self._lanes = 0
+        self._connections = 0
         self._columns: dict[str, list[NDArray[np.generic]]] = {
             name: [] for name in ("work", "delay", "cap", "stream", "lane", "rank", "kind", "hops")
         }
@@ -94,11 +94,11 @@ class Tasks:
 
     def flows(
         self, src: ArrayLike, dst: ArrayLike, nbytes: ArrayLike, salt: int = 0, more_s: float = 0.0,
-        lanes: Ids | None = None,
+        connections: Ids | None = None,
     ) -> int:  # fmt: skip
         """Many flows at once; gives the first one's number. `more_s` is added to what comes before the first byte.
 
-        Flows of one lane, a connection, are on the wires one at a time; of those that wait the first added goes first.
+        Flows of one connection are on the wires one at a time; of those that wait the first added goes first.
         """
         sources, targets = np.asarray(src, np.int64).ravel(), np.asarray(dst, np.int64).ravel()
         size = np.broadcast_to(np.asarray(nbytes, np.float64), sources.shape)
@@ -114,16 +114,16 @@ class Tasks:
             delay=before + more_s,
             cap=caps,
             stream=np.full(count, -1, np.int32),
-            lane=np.full(count, -1, np.int32) if lanes is None else lanes,
+            lane=np.full(count, -1, np.int32) if connections is None else connections,
             rank=sources.astype(np.int32),
             kind=np.full(count, FLOW, np.int8),
             hops=hops,
             path=path,
         )
 
-    def new_lanes(self, count: int) -> int:
-        """The first of so many lanes that nothing uses."""
-        first, self._lanes = self._lanes, self._lanes + count
+    def new_connections(self, count: int) -> int:
+        """The first of so many connections that nothing uses."""
+        first, self._connections = self._connections, self._connections + count
         return first
 
     def link(self, before: ArrayLike, after: ArrayLike) -> None:
