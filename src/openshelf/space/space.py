@@ -25,8 +25,8 @@ from openshelf.errors import (
 )
 from openshelf.space.array import Array, typed_part
 from openshelf.space.copies import Copies, copies, ranges_of
-from openshelf.space.create import create as making
 from openshelf.space.create import registry
+from openshelf.space.create.create import check_same, make, restore
 from openshelf.space.create.flash import durable_at, parse_flash
 from openshelf.space.devices.dirty import dirty, write_back
 from openshelf.space.folder import Folder
@@ -100,16 +100,16 @@ class Space(Folder):
             if path.exists():
                 if exist_ok:
                     space = Space.open(name)
-                    making.check_same(
+                    check_same(
                         path, int(space._native.stats()["bytes"]), size, backing, group, base, reserve, flash, durable
                     )
                     return space
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
             if tier and durable and exist_ok and durable_at(tier.paths[0]):
-                making.restore(root, name, tier, backing, base, reserve)
+                restore(root, name, tier, backing, base, reserve)
             else:
-                making.create(root, name, size, backing, group, base, reserve, None, tier)
+                make(root, name, size, backing, group, base, reserve, None, tier)
         return Space.open(name)
 
     @staticmethod

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from openshelf import Space, _core
 from openshelf.errors import HostLost
-from openshelf.space.create import create, registry
+from openshelf.space.create import registry
+from openshelf.space.create.create import make
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.peers import Peer, Peers
 from openshelf.space.hosts.shard import Shard
@@ -103,7 +104,7 @@ class FakeHosts:
         for own in range(count):
             shard = self.shard(own)
             with registry.locked() as root:
-                create.create(root, shard.directory, size, None, None, self.base + own * RESERVE, RESERVE, shard)
+                make(root, shard.directory, size, None, None, self.base + own * RESERVE, RESERVE, shard)
             self.cores.append(_core.Core.open(str(home / shard.directory), False, registry.boot_id()))
         self.attachment = FakeAttachment()
 

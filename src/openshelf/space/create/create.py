@@ -54,7 +54,7 @@ def check_base(root: Path, base: int, span: int, besides: str = "") -> int:
     return base
 
 
-def create(
+def make(
     root: Path,
     name: str,
     size: int,

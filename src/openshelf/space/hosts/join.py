@@ -21,7 +21,8 @@ from openshelf.errors import (
     Refused,
     WrongVersion,
 )
-from openshelf.space.create import create, registry
+from openshelf.space.create import registry
+from openshelf.space.create.create import check_base, make
 from openshelf.space.hosts import start_keeper
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, read_hosts
@@ -110,9 +111,9 @@ def _ensure_shard(url: Url, listed: Hosts, own: int, room: int | None, unit: str
         registry.clear_debris(root)
         directory = root / wanted.directory
         if not directory.exists():
-            create.check_base(root, wanted.base, len(wanted.hosts) * wanted.reserve, url.space)
+            check_base(root, wanted.base, len(wanted.hosts) * wanted.reserve, url.space)
             base = wanted.base + own * wanted.reserve
-            create.create(
+            make(
                 root, wanted.directory, room or DEFAULT_ROOM, None, None, base, wanted.reserve, wanted
             )  # fmt: skip
             return root, wanted
