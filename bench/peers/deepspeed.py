@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from kit.servers import free_port
-from offload_shapes import Shape
+from processes.offload_shapes import Shape
 
 ASYNC_IO = {"block_size": 1 << 20, "queue_depth": 16, "intra_op_parallelism": 2, "single_submit": False}
 

@@ -18,7 +18,7 @@ PATIENCE_S = 60  # for one run
 
 
 def serve(kind: str, shape: str, folder: Path, count: int, length: int, budget: int, asked: Connection) -> None:
-    importlib.import_module("offload_process").serve(kind, shape, folder, count, length, budget, asked)
+    importlib.import_module("processes.offload").serve(kind, shape, folder, count, length, budget, asked)
 
 
 class Contender:
@@ -26,10 +26,10 @@ class Contender:
 
     def __init__(self, kind: str, shape: str, folder: Path, count: int, length: int, budget: int = 0) -> None:
         server = multiprocessing.get_context("forkserver")
-        here = str(Path(__file__).parent)
+        here = str(Path(__file__).parents[1])
         if here not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # where the server finds what to preload
             os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        server.set_forkserver_preload(["offload_process"])
+        server.set_forkserver_preload(["processes.offload"])
         self._asks, asked = server.Pipe()
         self._process = server.Process(
             target=serve, args=(kind, shape, folder, count, length, budget, asked), daemon=True

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from offload_shapes import SHAPES, Shape, empty_model, ids_of, random_model
 from openshelf import offload
 from openshelf.offload._calibrate import calibrate
 from openshelf.offload._lifetimes import lifetimes
+from processes.offload_shapes import SHAPES, Shape, empty_model, ids_of, random_model
 
 for late in ("torch._dynamo", "transformers.models.llama.modeling_llama", "openshelf.offload._model_plan", "highspy"):
     importlib.import_module(late)  # before processes are forked: each would import it again
@@ -132,7 +132,7 @@ def accelerate_safetensors(shape: Shape, folder: Path, ids: Any, budget: int) ->
 
 
 def deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
-    made: Run = importlib.import_module("offload_deepspeed").running(shape, folder, ids, budget)
+    made: Run = importlib.import_module("peers.deepspeed").running(shape, folder, ids, budget)
     return made
 
 
@@ -168,7 +168,7 @@ def train_min_cut(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
 
 
 def train_deepspeed(shape: Shape, folder: Path, ids: Any, budget: int) -> Run:
-    made: Run = importlib.import_module("offload_deepspeed").training(shape, folder, ids, budget)
+    made: Run = importlib.import_module("peers.deepspeed").training(shape, folder, ids, budget)
     return made
 
 
