@@ -1,7 +1,7 @@
 """Rules of single fields, written once beside each dataclass field and used three times.
 
-A dataclass that derives from `Checked` refuses wrong values when it is made, `_yaml` adds file, line and
-column to the same refusals, and `_schema` turns the same declarations into a JSON schema. So a figure from
+A dataclass that derives from `Checked` refuses wrong values when it is made, `yaml_reader` adds file, line and
+column to the same refusals, and `schema` turns the same declarations into a JSON schema. So a figure from
 Python, from a file and from another tool's validator obeys one rule.
 """
 

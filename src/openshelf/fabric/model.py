@@ -2,7 +2,7 @@
 
 All values are in base SI units (bytes, seconds, and their quotients), and every unit is in the key's name.
 Every figure says where it comes from, so that a cost can say how far to trust it. What joins many machines is
-beside: `_wires`, `_media`, `_protocols`, `_topology`.
+beside: wiring/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replica: a copy of an array's bytes on a device, with its own pointer. The array and its address stay what they are.
 
-Whoever changes the replica says so; from then on it is dirty, and `_dirty` has it written back before this process
+Whoever changes the replica says so; from then on it is dirty, and `dirty` has it written back before this process
 hands out the array's bytes. Nothing is promised the other way: when the array is written, load() again.
 """
 
