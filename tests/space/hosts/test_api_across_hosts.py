@@ -24,6 +24,7 @@ from tests.space import (
     test_misuse,
     test_read_only,
     test_space,
+    test_surroundings,
     test_sync,
     test_views,
 )
@@ -31,7 +32,7 @@ from tests.space.hosts.harness.across import Across
 
 MODULES: tuple[ModuleType, ...] = (
     test_arrays, test_atomics, test_channel, test_dtypes, test_errors, test_misuse, test_read_only, test_space,
-    test_sync, test_views,
+    test_surroundings, test_sync, test_views,
 )  # fmt: skip
 
 _REMOVED = "removes the space by name on one host, where it has the bytes; by URL only the own part goes"
