@@ -29,6 +29,7 @@ LAYERS = (
     "cli",
 )
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
+ROOMS = ("create", "hosts", "locality")  # of space, low to high
 UNFINISHED = "openshelf.offload."  # whose names are still being chosen
 SHOWN = ("adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour")
 
@@ -137,6 +138,20 @@ def test_benchmarks_and_examples_use_shown_names_only(path: Path) -> None:
     assert not deep(path.read_text(), "")
     private = {name for name in imports_of(path.read_text(), "") if name.startswith("openshelf._")}
     assert private <= {"openshelf._core"}
+
+
+def upstairs(source: str, room: str) -> set[str]:
+    """Rooms of space above this one that a file of it imports."""
+    rooms = {target.split(".")[2] for target in imports_of(source, "") if target.startswith("openshelf.space.")}
+    return rooms & set(ROOMS[ROOMS.index(room) + 1 :])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_space_import_lower_rooms_only(room: str) -> None:
+    files = sorted((PACKAGE / "space" / room).glob("*.py"))
+    assert files
+    assert not {path.name: found for path in files if (found := upstairs(path.read_text(), room))}
+    assert upstairs("from openshelf.space.locality import base", "hosts") == {"locality"}
 
 
 def test_the_layer_check_sees_an_upward_import() -> None:

@@ -12,9 +12,9 @@ from openshelf import Space, _core
 from openshelf.errors import HostLost
 from openshelf.space.create import registry
 from openshelf.space.create.create import make
+from openshelf.space.create.shard import Shard
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.peers import Peer, Peers
-from openshelf.space.hosts.shard import Shard
 
 RESERVE = 128 << 30
 _bases = itertools.count(0x2800_0000_0000, 4 * RESERVE)  # a failed test may hold on to its own

@@ -10,8 +10,8 @@ import pytest
 from openshelf import Space, spaces
 from openshelf.errors import BadInput, UnknownName
 from openshelf.space.create import registry
+from openshelf.space.create.shard import Shard
 from openshelf.space.hosts.hosts_file import new_hosts_file
-from openshelf.space.hosts.shard import Shard
 from openshelf.space.hosts.urls import Url, host_port, is_local, own_host, parse_url, split
 
 

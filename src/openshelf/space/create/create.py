@@ -11,7 +11,7 @@ from openshelf._sizes import format_size, parse_size, whole
 from openshelf.errors import AddressOccupied, BadInput, Mismatch, NameTaken
 from openshelf.space.create import registry
 from openshelf.space.create.flash import Flash, durable_at, parse_flash
-from openshelf.space.hosts.shard import Shard
+from openshelf.space.create.shard import Shard
 
 _GRAIN = 64 << 10  # room is made of these, or of larger pages
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from openshelf import _core, _files
 from openshelf._sizes import format_size
 from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
-from openshelf.space.hosts.shard import range_of
+from openshelf.space.create.shard import range_of
 
 FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
 LAST_BASE = 0x3000_0000_0000

@@ -16,9 +16,9 @@ import numpy as np
 
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
+from openshelf.space.create.shard import Shard
 from openshelf.space.hosts.name_claims import PREFIX, Claims
 from openshelf.space.hosts.peers import Peer, Peers
-from openshelf.space.hosts.shard import Shard
 from openshelf.space.native import Listed, Maker, Native
 
 _LIVE = 2  # of native Record::state

@@ -23,11 +23,11 @@ from openshelf.errors import (
 )
 from openshelf.space.create import registry
 from openshelf.space.create.create import check_base, make
+from openshelf.space.create.shard import Shard, read_shard
 from openshelf.space.hosts import start_keeper
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, read_hosts
 from openshelf.space.hosts.peers import Peer, Peers
-from openshelf.space.hosts.shard import Shard, read_shard
 from openshelf.space.hosts.urls import Url, own_host, parse_url
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
