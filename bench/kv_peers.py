@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from kv_lmcache import LMCacheLocal, LMCacheServer
-from kv_mooncake import Mooncake, MooncakeHot, MooncakeNode, MooncakeTcp
-from kv_stores import BLOCKS, LLAMA, Array, Openshelf, Redis, Store, private
+from kit.servers import Absent
+from kit.side_by_side import Report, Row, arguments, compare, p99, paired, timed
 from openshelf import KVPool, Layout, Space
-from peers import Absent
-from side_by_side import Report, Row, arguments, compare, p99, paired, timed
+from peers.kv_stores import BLOCKS, LLAMA, Array, Openshelf, Redis, Store, private
+from peers.lmcache import LMCacheLocal, LMCacheServer
+from peers.mooncake import Mooncake, MooncakeHot, MooncakeNode, MooncakeTcp
 
 TOKENS = 131_072
 SMALL = Layout("small", layers=1, heads=1, head_dim=8, dtype="float32")

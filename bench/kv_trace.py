@@ -1,10 +1,10 @@
 """Which blocks does a full KV pool keep? A trace of conversations, through the pool and through other policies.
 
 Mooncake's conversation trace (Qin et al., FAST 2025; 12,031 requests, ids of 512-token blocks), or a synthetic one
-where the file is missing (OPENSHELF_TRACE names another place). The pool has room for 1, 5 and 10 % of the distinct
+where the file is missing (OPENSHELF_DATA names another directory). The pool has room for 1, 5 and 10 % of the distinct
 blocks; every id is a block of one token and a few bytes. A request is matched, then put. What the policy learns it
 learns while it runs; its constants were chosen on the first half, and only the second half is scored: blocks found /
-blocks asked for. The bound is Belady's MIN with bypass, which knows the future. kv_floor.py adds other
+blocks asked for. The bound is Belady's MIN with bypass, which knows the future. traffic/kv_floor.py adds other
 traffic, with seeds that are drawn anew for every run; --seed takes those of an earlier one.
 """
 
@@ -18,10 +18,10 @@ import tempfile
 from ctypes import c_int64
 from typing import Any
 
-import kv_replays
-from kv_floor import SHARES, Measured, alone, distinct, floor, open_pool, peer_rates, rate, requests_of
+from kit.side_by_side import Report, Row, arguments
 from openshelf import Space
-from side_by_side import Report, Row, arguments
+from traffic import kv_replays
+from traffic.kv_floor import SHARES, Measured, alone, distinct, floor, open_pool, peer_rates, rate, requests_of
 
 WORKERS = 4
 

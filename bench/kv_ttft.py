@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kit.side_by_side import Report, Row, arguments, p99
 from openshelf import KVPool, Space
-from side_by_side import Report, Row, arguments, p99
-from worker_process import Process
+from processes.worker import Process
 
 WORKERS = 4
 QUESTION = 32  # tokens

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from kit.side_by_side import Report, Row, arguments
 from kv_ttft import BEGINNINGS, QUESTION, ROOM, VOCABULARY, Answer, row
 from openshelf import Space
-from side_by_side import Report, Row, arguments
-from worker_process import Process
+from processes.worker import Process
 
 BLOCK = 128  # tokens: vLLM's default on CPUs
 HEAD_DIM = 64

@@ -20,15 +20,15 @@ from typing import Any
 
 from rich.console import Console
 
-import page_cache
-from offload_contender import Contender
-from offload_shapes import SHAPES, write_checkpoint
+from kit import page_cache
+from kit.servers import Absent, needs
+from kit.side_by_side import Report, Row, arguments, p99
 from offload_stream import plain
 from openshelf._core import DeviceArena
 from openshelf.offload._packed import Packed
 from openshelf.space import format_size
-from peers import Absent, needs
-from side_by_side import Report, Row, arguments, p99
+from processes.offload_contender import Contender
+from processes.offload_shapes import SHAPES, write_checkpoint
 
 ARENA, SMALL_ARENA = 256 << 20, 72 << 20
 PEERS = {

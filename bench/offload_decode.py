@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from kit.side_by_side import Report, Row, arguments, p99
 from openshelf import offload
 from openshelf.offload._steps import Prefetch
 from openshelf.space import format_size
-from side_by_side import Report, Row, arguments, p99
 
 VOCABULARY = 2048
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from kit.side_by_side import Report, Row, arguments, p99
 from offload_decode import VOCABULARY, both, in_turn, model_of, spread
 from openshelf import offload
 from openshelf.space import format_size
-from side_by_side import Report, Row, arguments, p99
 
 
 def peak_of_a_request(report: Report, quick: bool) -> None:

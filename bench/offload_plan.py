@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.progress import track
 
+from kit.side_by_side import Report, Row, arguments, p99
 from openshelf.errors import BadInput
 from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._optimum import least_seconds
 from openshelf.offload._plan import make_plan
 from openshelf.offload._rates import Lane, Rates
-from side_by_side import Report, Row, arguments, p99
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.offload.programs import llama, small_program

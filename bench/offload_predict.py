@@ -31,7 +31,8 @@ from transformers import (
     ViTForImageClassification,
 )
 
-import page_cache
+from kit import page_cache
+from kit.side_by_side import Report, Row, arguments
 from offload import spread
 from openshelf import offload
 from openshelf.offload._calibrate import calibrate
@@ -39,7 +40,6 @@ from openshelf.offload._lifetimes import lifetimes
 from openshelf.offload._measure import measure
 from openshelf.offload._plan import Plan, make_plan
 from openshelf.offload._simulate import simulate
-from side_by_side import Report, Row, arguments
 
 VOCABULARY = 4096
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-import page_cache
+from kit import page_cache
+from kit.side_by_side import Report, Row, arguments, p99, paired
 from openshelf._core import DeviceArena
 from openshelf.offload._homes import Homes
 from openshelf.offload._mover import Mover, Verify
 from openshelf.offload._pack import pack_state
 from openshelf.offload._packed import Packed
-from side_by_side import Report, Row, arguments, p99, paired
 
 MIB = 1 << 20
 ARENA = 256 * MIB

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-import page_cache
+from kit import page_cache
+from kit.servers import Absent, needs
+from kit.side_by_side import Report, Row, arguments, one_core_taken, p99
 from offload import contenders, in_turn, spread
-from offload_shapes import SHAPES
 from openshelf.space import format_size
-from peers import Absent, needs
-from side_by_side import Report, Row, arguments, one_core_taken, p99
+from processes.offload_shapes import SHAPES
 
 SHARES = (("train50", 0.5, "<= 1.15"), ("train30", 0.3, "<= 1.5"))
 CURVE = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from kit.side_by_side import Report, Row, arguments, compare, p99, timed
 from openshelf import Space, _core
-from side_by_side import Report, Row, arguments, compare, p99, timed
 
 MIB = 1 << 20
 

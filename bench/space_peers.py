@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from kit.servers import Absent, Server
+from kit.side_by_side import Report, Row, arguments, p99
 from openshelf import Space
 from openshelf.space import format_size
-from peers import Absent, Server
-from side_by_side import Report, Row, arguments, p99
 
 SIZES = (8, 4 << 10, 1 << 20, 64 << 20)
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

@@ -24,12 +24,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # compute on one core: the o
 import numpy as np
 from rich.console import Console
 
-import page_cache
-import tiers_traces as traces
+from kit import page_cache
+from kit.side_by_side import Report, Row, arguments, compare, p99, paired
 from openshelf import _core
 from openshelf.space import Array, Space
-from side_by_side import Report, Row, arguments, compare, p99, paired
-from tiers_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Policy
+from peers.tier_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Policy
+from traffic import tier_traces as traces
 
 STEP = 1 << 20  # elements of 8 bytes that are summed at a time
 CHUNK, THREADS = 1 << 20, 4  # of O_DIRECT

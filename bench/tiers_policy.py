@@ -2,7 +2,7 @@
 
 Hit rates, of all uses from an empty memory on. The others are simulated twice: with every use seen, and with what a
 keeper sees, uses of the units in an armed window at the end of each queue, a third of memory
-(bench/tiers_policies.py). Ours is the native one and only ever sees its window. MIN knows the future. `faults a miss`
+(peers/tier_policies.py). Ours is the native one and only ever sees its window. MIN knows the future. `faults a miss`
 is how often a use was seen, each a minor fault of the program, for each unit read from flash. Nothing here is timed.
 The page cache reads the same trace, in a cgroup of the same size.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-import kv_replays
-import page_cache
-import tiers_traces as traces
+from kit import page_cache
+from kit.side_by_side import Report, Row, arguments
 from openshelf import _core
-from side_by_side import Report, Row, arguments
-from tiers_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Frequency, Policy
+from peers.tier_policies import ARC, LRU, MIN, S3FIFO, SIEVE, ClockPro, Frequency, Policy
+from traffic import kv_replays
+from traffic import tier_traces as traces
 
 PEERS: tuple[type[Policy], ...] = (LRU, SIEVE, S3FIFO, ARC, ClockPro)
 BOUNDS: tuple[type[Policy], ...] = (Frequency, MIN)

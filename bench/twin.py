@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-import twin_simgrid
+from kit.side_by_side import Report, Row, arguments
 from openshelf.fabric import LinkClass, SwitchClass
 from openshelf.fabric.topologies import fat_tree, ring, single_switch
 from openshelf.twin import Twin
-from side_by_side import Report, Row, arguments
+from peers import simgrid
 from twin_nccl import nccl_rows
 
 LINK = LinkClass("400G", 50e9, 5e-7)
@@ -48,7 +48,7 @@ def collectives(report: Report, times: int) -> None:
     spent = cpu(round_a_ring, times)
     note = "ASTRA-sim 20 s, SimGrid 13 s elsewhere"
     peer, ratio = "", None
-    found = twin_simgrid.ring_seconds(RANKS, SIZE)
+    found = simgrid.ring_seconds(RANKS, SIZE)
     if isinstance(found, str):
         note += f"; SimGrid here: {found}"
     else:
@@ -93,7 +93,7 @@ def flows(report: Report, count: int, times: int) -> None:
 
 
 def scale(report: Report, algorithm: str) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("twin_process.py")), str(1 << 17), algorithm]
+    command = [sys.executable, str(Path(__file__).parent / "processes" / "twin.py"), str(1 << 17), algorithm]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     case = f"a fat tree of 131,072 and an all-reduce of 1 GiB by {algorithm}"

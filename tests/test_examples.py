@@ -14,7 +14,7 @@ EXPECTED = {
     "fabric.py": "3000 m is beyond the reach of optics-dsp, 500 m",
     "kv_pool.py": "blocks in the pool: 44 for 108 that were asked for",
     "kv_transformers.py": "worker 1: 496 of 500 tokens were there",
-    "kv_vllm.py": "vLLM is not installed",  # with it: tests/vllm/test_example.py
+    "kv_vllm.py": "vLLM is not installed",  # with it: tests/adapters/vllm/test_example.py
     "offload.py": "the same parameters: True",
     "share_weights.py": "row 0 is now [2. 2. 2.] after 1 worker",
     "tiers.py": "0.1001 from 64 MiB in 32 MiB of dram",

@@ -4,14 +4,18 @@ Whoever can write a folder can put a link, a pipe or a file of theirs where ours
 Openshelf keeps is opened here (native code: native/base/trusted.cpp), and looked at after it was opened, not before: it must
 be a regular file of this user or of root, with one name, that nobody else can write. What is wrong with it is said, and
 nothing of it was read or changed. Files that a caller names as input or output are the caller's to judge.
+
+A file or folder also serves as a lock (`alone`). The kernel releases it when its holder dies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from openshelf.errors import NotPermitted
@@ -94,16 +98,40 @@ def read_own(path: str | os.PathLike[str], most: int = -1, *, secret: bool = Fal
 def write_own(path: str | os.PathLike[str], data: bytes, mode: int = 0o600) -> None:
     """Makes a file, whole or not at all, in place of one of that name: never through a link that is there."""
     where = Path(path)
-    draft = where.with_name(f".{where.name}.{secrets.token_hex(8)}")  # a name that nobody can be waiting at
-    handle = open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    unfinished = where.with_name(f".{where.name}.{secrets.token_hex(8)}")  # a name that nobody can be waiting at
+    handle = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(draft, where)
+        os.replace(unfinished, where)
     except BaseException:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            unfinished.unlink()
         raise
+
+
+@contextlib.contextmanager
+def alone(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Runs the block while no other process is in such a block for this path; the file or folder must exist."""
+    # Nothing is read or written, so it may be anybody's; a pipe of that name must not hang us.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def mount_of(path: Path) -> tuple[str, str]:
+    """File system type and options of where a path is."""
+    best, kind, options = "", "unknown", ""
+    resolved = str(path.resolve())
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, fs, flags = line.split()[:4]
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind, options = point, fs, flags
+    return kind, options
 
 
 def _kind(status: os.stat_result) -> str:

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import keeper_of
 
 from openshelf import Space
-from openshelf.space._keepers import answers, socket_path
+from openshelf.space.hosts.start_keeper import answers, socket_path
 
 
 def openshelf(*args: str) -> subprocess.CompletedProcess[str]:

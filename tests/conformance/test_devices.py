@@ -16,7 +16,8 @@ import torch
 
 from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
 from openshelf.space import Device, Placement, Transfer, place
-from openshelf.space.devices import ARENAS, Block
+from openshelf.space.devices.block import Block
+from openshelf.space.devices.device import ARENAS
 from tests.conformance import cuda_stand_in
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""The contract of transports/base.py, asked of every implementation."""
+"""The contract of transports.py, asked of every implementation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from openshelf.errors import BadInput, Closed, HostLost, Refused, UnknownName
-from openshelf.space.transports import TRANSPORTS, Connection, Transport, transport
+from openshelf.errors import BadInput, Closed, HostLost, Refused
+from tests.conformance.transports import TRANSPORTS, Connection, Transport
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
 
 
-@pytest.fixture(params=sorted(TRANSPORTS))
+@pytest.fixture(params=TRANSPORTS, ids=lambda transport: transport.name)
 def wire(request: pytest.FixtureRequest) -> Transport:
-    return transport(request.param)
+    chosen: Transport = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -39,11 +40,6 @@ def in_thread(call: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"no transport 'carrier pigeon'; known: .*tcp"):
-        transport("carrier pigeon")
 
 
 def test_frames_of_all_sizes_arrive_in_order(wire: Transport, pair: tuple[Connection, Connection]) -> None:

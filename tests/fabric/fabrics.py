@@ -17,7 +17,7 @@ from openshelf.fabric import (
     PageFigures,
     Place,
 )
-from openshelf.fabric._model import Dtype, Protocol, Source, Tier
+from openshelf.fabric.model import Dtype, Protocol, Source, Tier
 
 TIERS: st.SearchStrategy[Tier] = st.sampled_from(get_args(Tier))
 SOURCES: st.SearchStrategy[Source] = st.sampled_from(get_args(Source))

@@ -20,7 +20,7 @@ SIZES = st.integers(0, 10**13)
 
 def test_a_transfer_costs_all_latencies_plus_bytes_over_the_narrowest_step() -> None:
     cost = chain().cost(1000, "near", "far")
-    assert [step.name for step in cost.steps] == ["near read", "wire link", "far write"]
+    assert [leg.name for leg in cost.legs] == ["near read", "wire link", "far write"]
     assert cost.latency_s == 1.0 + 0.5 + 2.0
     assert cost.bottleneck == "far write"
     assert cost.seconds == cost.latency_s + 1000 / 40.0
@@ -34,14 +34,14 @@ def test_the_way_back_uses_the_links_back_bandwidth() -> None:
 
 def test_a_place_in_between_is_written_and_read() -> None:
     cost = chain().cost(1000, "near", "deep")
-    assert [step.name for step in cost.steps] == [
+    assert [leg.name for leg in cost.legs] == [
         "near read",
         "wire link",
         "far write and read",
         "disk link",
         "deep write",
     ]
-    assert cost.steps[2].bandwidth_bytes_per_s == pytest.approx(1 / (1 / 60 + 1 / 40))
+    assert cost.legs[2].bandwidth_bytes_per_s == pytest.approx(1 / (1 / 60 + 1 / 40))
     assert cost.latency_s == pytest.approx(1 + 0.5 + 2 + 0.25 + 4)
 
 
@@ -85,8 +85,8 @@ def test_a_large_transfer_avoids_a_narrow_place_in_between() -> None:
             Link("wide-b", "wide", "b", "memory", figure(1e9), latency_s=slow),
         ),
     )
-    assert "narrow-b link" in [step.name for step in fabric.cost(1, "a", "b").steps]
-    assert "wide-b link" in [step.name for step in fabric.cost(1000, "a", "b").steps]
+    assert "narrow-b link" in [leg.name for leg in fabric.cost(1, "a", "b").legs]
+    assert "wide-b link" in [leg.name for leg in fabric.cost(1000, "a", "b").legs]
 
 
 def test_a_cost_is_as_trustworthy_as_its_worst_figure() -> None:
@@ -138,10 +138,10 @@ def test_more_bytes_never_cost_less(fabric: Fabric, one: int, other: int) -> Non
 def test_a_cost_is_the_sum_of_its_steps_latencies_and_its_bytes_over_the_narrowest(fabric: Fabric, nbytes: int) -> None:
     for cost in costs(fabric, nbytes):
         assert cost.seconds == cost.latency_s + cost.transfer_s
-        narrowest = min(step.bandwidth_bytes_per_s for step in cost.steps)
+        narrowest = min(leg.bandwidth_bytes_per_s for leg in cost.legs)
         assert cost.transfer_s == pytest.approx(nbytes / narrowest)
-        assert cost.latency_s == pytest.approx(sum(step.latency_s for step in cost.steps) if nbytes else 0.0)
-        assert cost.bottleneck in [step.name for step in cost.steps]
+        assert cost.latency_s == pytest.approx(sum(leg.latency_s for leg in cost.legs) if nbytes else 0.0)
+        assert cost.bottleneck in [leg.name for leg in cost.legs]
 
 
 @given(fabrics(), SIZES)

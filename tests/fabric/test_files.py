@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import Fabric, Figure, Place, local_path, presets
-from openshelf.fabric._yaml import parse
+from openshelf.fabric.yaml_reader import parse
 
 from .fabrics import chain, fabrics
 

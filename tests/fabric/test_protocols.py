@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, Link, LoadedLatency, LoadPoint, Semantics
-from openshelf.fabric._media import Medium, media
-from openshelf.fabric._protocols import Access, MemoryProtocol, MessageProtocol, protocols, semantics
-from openshelf.fabric._wires import switches
+from openshelf.fabric.wiring.media import Medium, media
+from openshelf.fabric.wiring.protocols import Access, MemoryProtocol, MessageProtocol, protocols, semantics
+from openshelf.fabric.wiring.wires import switches
 
 from .fabrics import figure, simple_place
 from .test_topology_files import POD, load
@@ -150,7 +150,7 @@ def test_a_way_over_two_protocols_pays_both_and_the_request_once() -> None:
 def test_a_protocol_of_ones_own_replaces_the_packages() -> None:
     own = replace(memory("cxl-2"), end_s=figure(1e-6))
     fabric = load(POD)
-    from openshelf.fabric._protocols import Protocols
+    from openshelf.fabric.wiring.protocols import Protocols
 
     slower = replace(fabric, protocols=Protocols(memory=(own,)))
     assert slower.known_protocols["cxl-2"] == own

@@ -147,7 +147,7 @@ def test_memory_is_read_first_and_written_last() -> None:
     assert made.resource_role(path[0]) == "memory.read"
     assert made.capacity_bytes_per_s[path[0]] == 300e9
     assert made.resource_role(made.path(0, made.ranks + 1)[-1]) == "memory.write"
-    assert made.endpoint_name(made.ranks + 1) == "memory1"
+    assert made.name_of(made.ranks + 1) == "memory1"
     assert "memory.read" not in {made.resource_role(r) for r in made.path(0, 1)}
 
 

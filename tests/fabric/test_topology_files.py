@@ -11,8 +11,8 @@ import yaml
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import Fabric
-from openshelf.fabric._topology import names_used
-from openshelf.fabric._yaml import parse
+from openshelf.fabric.wiring.topology import names_used
+from openshelf.fabric.yaml_reader import parse
 
 POD = """\
 name: pod

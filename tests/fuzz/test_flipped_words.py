@@ -22,7 +22,7 @@ from openshelf.errors import Corrupt, OpenshelfError
 from tests.conftest import alive
 from tests.fuzz import cases
 from tests.fuzz.test_metadata_at_rest import prepare
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 LIVE = 0xA1865506AADBF831  # docs/formats.md, as are the places below
 REMOVED, SEAL = 1280, 1288

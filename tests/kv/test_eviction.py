@@ -1,4 +1,4 @@
-"""What a full pool keeps, against what simple policies would: small traces of bench/kv_families.py, replayed."""
+"""What a full pool keeps, against what simple policies would: small made-up traces (bench/traffic), replayed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def test_pool_finds_as_much_as_the_best_simple_policy(
     space: Space, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
-    import kv_families
-    import kv_floor
+    from traffic import kv_families, kv_floor
 
     trace = kv_families.generate(family, seed, 8000)
     for share in (5, 10):  # a pool this small looks at all its leaves and blocks: nothing in it is drawn by lot
@@ -28,7 +27,7 @@ def test_pool_finds_as_much_as_the_best_simple_policy(
 
 def test_families_are_made_again_from_their_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
-    import kv_families
+    from traffic import kv_families
 
     for family in kv_families.FAMILIES:
         trace = kv_families.generate(family, 7, 2000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from openshelf.offload._program import Program
 from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
-from openshelf.space._placement import place
+from openshelf.space.devices.placement import place
 
 Span = tuple[int, int, int]  # storage, first and last operator
 

@@ -16,11 +16,12 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import Refused
-from openshelf.space import _keepers, new_hosts_file, read_hosts
-from openshelf.space.transports import transport
+from openshelf.space import new_hosts_file, read_hosts
+from openshelf.space.hosts import start_keeper
+from tests.conformance.transports import TCP
 from tests.conftest import free_port, keeper_of
 from tests.processes import Peer, State
-from tests.security.test_wire import KEY, TCP, serving
+from tests.security.test_wire import KEY, serving
 
 MANY = 64 + 40  # more than may be unproven at a time
 
@@ -81,7 +82,7 @@ def test_a_keeper_with_silent_connections_serves_a_newcomer(home: Path, url: str
         for _ in range(MANY):
             silent.enter_context(socket.create_connection((host, int(port)), timeout=10))
         key = read_hosts().key
-        transport("tcp").connect(host, int(port), key, 10).close()
+        TCP.connect(host, int(port), key, 10).close()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -117,13 +118,13 @@ def check_full_keeper(pid: int, sock: Path, log: Path) -> None:
 
 def test_a_hosts_keeper_at_its_limit_says_so_and_sleeps(home: Path, url: str) -> None:
     with Space.open(url, contribute="16MiB"):
-        keeper = _keepers.of_host(home, read_hosts(), 0)
+        keeper = start_keeper.of_host(home, read_hosts(), 0)
         check_full_keeper(keeper_of(home), keeper.socket, keeper.log)
 
 
 def test_a_keeper_of_a_flash_tier_at_its_limit_says_so_and_sleeps(home: Path, tmp_path: Path) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
-        keeper = _keepers.of_space(home / "shelf")
+        keeper = start_keeper.of_space(home / "shelf")
         check_full_keeper(space.describe()["tiers"]["keeper"], keeper.socket, keeper.log)
     Space.remove("shelf")
 

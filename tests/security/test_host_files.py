@@ -15,7 +15,7 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import NotPermitted, OpenshelfError
-from openshelf.space import _keepers
+from openshelf.space.hosts import start_keeper
 from tests.conftest import alive, keeper_of
 from tests.security.attacker import (
     SECRET,
@@ -31,7 +31,7 @@ from tests.security.attacker import (
     replaced,
     symlink,
 )
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 pytestmark = needs_another_user
 REFUSED = "remove it if you did not put it there"
@@ -251,4 +251,4 @@ def test_a_stranger_at_a_keepers_socket_is_turned_away(home: Path, url: str) -> 
         space.put("y", b"goes on")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
             assert ours.connect_ex(str(path)) == 0
-        assert _keepers.answers(path)
+        assert start_keeper.answers(path)

@@ -9,8 +9,8 @@ import socket
 from pathlib import Path
 
 from openshelf import Space
-from openshelf.space import _keepers
-from tests.tiers.shelves import keeper, wait_until
+from openshelf.space.hosts import start_keeper
+from tests.space.tiers.shelves import keeper, wait_until
 
 
 def test_a_log_that_is_full_is_cut_and_its_end_is_kept(home: Path, tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_log_that_is_full_is_cut_and_its_end_is_kept(home: Path, tmp_path: Pat
         assert log.stat().st_size > 4 << 20
         limit = len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
-        sock = _keepers.of_space(home / "shelf").socket
+        sock = start_keeper.of_space(home / "shelf").socket
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process:
             process.connect(str(sock))
             process.recv(1 << 16)

@@ -19,7 +19,7 @@ import yaml
 
 from openshelf.errors import HostLost
 from openshelf.show.tour import Host, on_loopback
-from openshelf.space.transports import Connection, Listener, transport
+from tests.conformance.transports import TCP, Connection, Listener
 
 HELLO, WELCOME, SYNC, PING, PONG, PIECE, MESSAGE = 1, 2, 16, 17, 18, 19, 20
 GETS, BACK, DATAS, GRANT = 0, 3, 4, 6
@@ -117,7 +117,7 @@ WRONG = {
 def test_pieces_that_no_keeper_sends_end_the_connection_and_nothing_else(home: Path) -> None:
     with on_loopback(home) as two:
         key = bytes.fromhex(yaml.safe_load(two.b.hosts_file.read_text())["key"])
-        listener = transport("tcp").listen(key, "127.0.0.1", int(two.a.address.rsplit(":", 1)[1]))
+        listener = TCP.listen(key, "127.0.0.1", int(two.a.address.rsplit(":", 1)[1]))
         try:
             with host_1(two.b) as process:
                 keeper = two.b.keeper_pid()
@@ -139,7 +139,7 @@ def test_pieces_that_no_keeper_sends_end_the_connection_and_nothing_else(home: P
 def test_whole_units_in_any_order_of_pieces_are_taken(home: Path) -> None:
     with on_loopback(home) as two:
         key = bytes.fromhex(yaml.safe_load(two.b.hosts_file.read_text())["key"])
-        listener = transport("tcp").listen(key, "127.0.0.1", int(two.a.address.rsplit(":", 1)[1]))
+        listener = TCP.listen(key, "127.0.0.1", int(two.a.address.rsplit(":", 1)[1]))
         try:
             with host_1(two.b):
                 connection = greeted(listener)

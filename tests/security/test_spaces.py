@@ -14,7 +14,7 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import Mismatch, NotPermitted, OpenshelfError, UnknownName
-from openshelf.space import _places
+from openshelf.space.create import registry
 from tests.security.attacker import (
     SECRET,
     TRAPS,
@@ -31,7 +31,7 @@ from tests.security.attacker import (
 )
 from tests.security.forging import CHECK, with_backing
 from tests.security.test_files import state_of
-from tests.tiers.shelves import keeper, wait_until
+from tests.space.tiers.shelves import keeper, wait_until
 
 pytestmark = needs_another_user
 
@@ -281,7 +281,7 @@ def test_a_member_who_rewrites_the_header_leads_nobody_to_another_file(home: Pat
             forged = with_backing(file.read(CHECK), str(precious))
             file.seek(0)
             file.write(forged)
-        return _places.header(path).backing
+        return registry.header(path).backing
 
     assert as_member(attack) == str(precious)  # the header is right, but for where it says the data is
     with Space.open("shared") as space:

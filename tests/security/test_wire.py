@@ -21,10 +21,9 @@ import pytest
 
 import openshelf
 from openshelf.errors import HostLost, Refused
-from openshelf.space.transports import Connection, transport
+from tests.conformance.transports import TCP, Connection
 
 KEY = bytes(range(32))
-TCP = transport("tcp")
 HELLO, HEAD, TAG = 72, 16, 16
 
 Alter = Callable[[bytes], list[bytes]]  # of the bytes that the dialer sent: what goes on instead
@@ -185,7 +184,7 @@ def test_a_listener_is_on_loopback_unless_told_otherwise() -> None:
 
 
 # The tour times what a message costs, packing included, between a program and its own child: nothing comes from a wire.
-SHOWN = {Path("show/tour/_courier.py")}
+SHOWN = {Path("show/tour/courier_steps.py")}
 
 
 def test_nothing_that_runs_what_it_reads_is_in_the_package() -> None:

@@ -80,7 +80,7 @@ def test_a_process_that_never_starts_is_noticed(tmp_path: Path) -> None:
 
 
 def test_hosts_have_their_own_directory_and_one_private_file(two: TwoHosts) -> None:
-    assert two.a.home != two.b.home
+    assert two.a.directory != two.b.directory
     assert stat.S_IMODE(two.a.hosts_file.stat().st_mode) == 0o600
     assert two.a.address in two.a.hosts_file.read_text()
     assert two.b.url("demo") == f"openshelf://{two.b.address}/demo"
@@ -91,7 +91,7 @@ def test_a_keeper_is_found_by_its_socket(tmp_path: Path, kind: socket.SocketKind
     with on_loopback(tmp_path) as two:
         with pytest.raises(ProcessLookupError):
             two.b.keeper_pid()
-        path = two.b.home / f"keeper@{two.b.address}.sock"
+        path = two.b.directory / f"keeper@{two.b.address}.sock"
         with socket.socket(socket.AF_UNIX, kind) as listener:
             listener.bind(str(path))
             listener.listen()

@@ -11,7 +11,7 @@ import pytest
 
 from openshelf import Space, Transfer
 from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted, UnknownName
-from openshelf.space import _transfer
+from openshelf.space import transfer as transfer_module
 
 
 def test_bytes_are_copied_out_and_in(space: Space) -> None:
@@ -74,7 +74,7 @@ def test_a_transfer_under_way_can_be_awaited_and_timed_out() -> None:
             return self.done
 
     part = Slow()
-    transfer = _transfer.Transfer("get", 1, [part])
+    transfer = transfer_module.Transfer("get", 1, [part])
     assert not transfer.wait(0.01)
     assert not transfer.done
 

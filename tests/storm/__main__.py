@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from tests.hosts.cluster import close_nurseries
+from tests.space.hosts.harness.cluster import close_nurseries
 from tests.storm.plan import KINDS
 from tests.storm.storm import storm
 

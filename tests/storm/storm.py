@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.conftest import alive
-from tests.hosts.cluster import RESERVE, Cluster, processes_under
-from tests.hosts.nursery import NurseryPeer
-from tests.hosts.storm import check_last_words
 from tests.processes import Died, Failed, stop_process
+from tests.space.hosts.harness.cluster import RESERVE, Cluster, processes_under
+from tests.space.hosts.harness.nursery import NurseryPeer
+from tests.space.hosts.storm import check_last_words
 from tests.storm import judge
 from tests.storm.guest import HOSTS
 from tests.storm.ledger import CHILD, DOING, REMOVING, SINCE_NS, SPACES, STEP, TALLIES, THERE, WORKERS, Ledger, Problem

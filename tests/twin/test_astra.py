@@ -10,16 +10,14 @@ the same splits.
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openshelf.fabric import LinkClass, Network, Semantics, SwitchClass, topologies
 from openshelf.twin import Twin
+from tests.data import DATA
 
-DATA = Path(os.environ.get("OPENSHELF_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 FILE = DATA / "astra_collectives.json"
 RUNS: list[dict[str, Any]] = json.loads(FILE.read_text())["runs"] if FILE.exists() else []
 ALGORITHMS = {"ring": "ring", "direct": "direct", "halvingDoubling": "halving_doubling"}

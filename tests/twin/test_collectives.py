@@ -11,8 +11,8 @@ from openshelf.errors import BadInput
 from openshelf.fabric import LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric import topologies as top
 from openshelf.twin import Change, Twin
-from openshelf.twin._algorithms import ALGORITHMS, steps_of
-from openshelf.twin._steps import DRIFTING, GRAPH, LOCK_STEP, WALK
+from openshelf.twin.algorithms import ALGORITHMS, steps_of
+from openshelf.twin.steps import DRIFTING, GRAPH, LOCK_STEP, WALK
 
 B, L = 50e9, 5e-7
 LINK = LinkClass("link", B, L)

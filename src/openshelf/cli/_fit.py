@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from openshelf.cli._screen import console
-from openshelf.show.tour._times import format_time
+from openshelf.show import format_time
 from openshelf.space import format_size
 
 

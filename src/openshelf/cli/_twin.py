@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from openshelf.cli._screen import console
-from openshelf.show.tour._times import format_time
+from openshelf.show import format_time
 from openshelf.space import format_size
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def add(commands: Any) -> None:
 
 def run_show(args: argparse.Namespace) -> int:
     from openshelf.fabric import Fabric, presets, summary
-    from openshelf.show.fabric import fabric_svg
+    from openshelf.show import fabric_svg
 
     if args.fabric is None:
         notes = {name: Fabric.load(name).note for name in presets()}
@@ -168,7 +168,7 @@ def run_compare(args: argparse.Namespace) -> int:
     from openshelf.cli._compare import print_compare
     from openshelf.errors import BadInput, UnknownName
     from openshelf.fabric import USUAL, Wires, media, same_wires
-    from openshelf.show.same_wires import same_wires_svg
+    from openshelf.show import same_wires_svg
 
     if args.medium not in media():
         raise UnknownName(f"no medium is named {args.medium!r}; there is {', '.join(media())}")
@@ -221,7 +221,7 @@ def _short(value: Any) -> str:
 def _print_summary(found: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from openshelf.show.tour._times import format_time
+    from openshelf.show import format_time
     from openshelf.space import format_size
 
     screen = console()

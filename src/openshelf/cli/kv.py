@@ -11,7 +11,7 @@ from rich.table import Table
 
 from openshelf.cli._screen import console
 from openshelf.kv import describe, pools
-from openshelf.show.metrics import kv_metrics
+from openshelf.show import kv_metrics
 from openshelf.space import Space, format_size
 
 _ROWS = {

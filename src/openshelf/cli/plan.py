@@ -134,13 +134,13 @@ def _facts(plan: ModelPlan) -> dict[str, Any]:
 
 
 def _write_svg(plan: ModelPlan, path: Path) -> None:
-    from openshelf.show.plan import plan_svg
+    from openshelf.show import plan_svg
 
     _write(path, lambda: path.write_text(plan_svg(plan.plan)))
 
 
 def _write_trace(plan: ModelPlan, path: Path) -> None:
-    from openshelf.show.trace import write_trace
+    from openshelf.show import write_trace
 
     _write(path, lambda: write_trace(plan.plan, path))
 

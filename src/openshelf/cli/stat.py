@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from openshelf.cli._screen import console
-from openshelf.show.tiers import tier_lines
+from openshelf.show import tier_lines
 from openshelf.space import Space, format_size
 
 

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from openshelf.cli._screen import console
 from openshelf.errors import BadInput
-from openshelf.show.metrics import tier_metrics
-from openshelf.show.tiers import keeper_runs, rates, tier_view
+from openshelf.show import keeper_runs, rates, tier_metrics, tier_view
 from openshelf.space import tiers_of
 
 _EPILOG = """\

@@ -96,7 +96,7 @@ def run_compare(args: argparse.Namespace) -> int:
 
 def _run_trace(args: argparse.Namespace) -> int:
     from openshelf.cli._twin import print_run
-    from openshelf.show.twin_trace import write_run_trace
+    from openshelf.show import write_run_trace
     from openshelf.twin import read_trace, run_trace
 
     twin = _twin(args.fabric, args.access)

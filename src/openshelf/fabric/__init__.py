@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from openshelf.fabric._cost import Cost, Step
-from openshelf.fabric._fabric import Fabric
-from openshelf.fabric._files import local_path, presets
-from openshelf.fabric._media import Medium, media
-from openshelf.fabric._model import (
+from openshelf.fabric.cost import Cost, Leg
+from openshelf.fabric.fabric import Fabric
+from openshelf.fabric.fields import nearest
+from openshelf.fabric.files import local_path, presets
+from openshelf.fabric.model import (
     Compute,
     Efficiency,
     EfficiencyPoint,
@@ -18,30 +18,32 @@ from openshelf.fabric._model import (
     LoadPoint,
     PageFigures,
     Place,
+    weakest,
 )
-from openshelf.fabric._network import LinkClass, Network, Semantics, SwitchClass
-from openshelf.fabric._probe import probe
-from openshelf.fabric._probe_effort import FULL, QUICK, Effort
-from openshelf.fabric._protocols import Framing, MemoryProtocol, MessageProtocol, Protocols, protocols, semantics
-from openshelf.fabric._wires import Switch, Wire, switches
+from openshelf.fabric.probe.effort import FULL, QUICK, Effort
+from openshelf.fabric.probe.run import probe
+from openshelf.fabric.wiring.media import Medium, media
+from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Semantics, SwitchClass, Values
+from openshelf.fabric.wiring.protocols import Framing, MemoryProtocol, MessageProtocol, Protocols, protocols, semantics
+from openshelf.fabric.wiring.wires import Switch, Wire, switches
 
 if TYPE_CHECKING:
-    from openshelf.fabric._bill import Bill, Item, bill
-    from openshelf.fabric._derived import Derived, derived
-    from openshelf.fabric._fit import Calibration, compare, fit, fitted, median_error, report
-    from openshelf.fabric._nccl import Series, read_measured
-    from openshelf.fabric._same_wires import SIZES, USUAL, Priced, Wires, same_wires
-    from openshelf.fabric._summary import differences, summary, used_figures
-    from openshelf.fabric._topology import Topology
+    from openshelf.fabric.billing import Bill, Item, bill
+    from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
+    from openshelf.fabric.derive import Derived, derived
+    from openshelf.fabric.fitting import Calibration, compare, fit, fitted, report
+    from openshelf.fabric.nccl import Series, read_measured
+    from openshelf.fabric.summaries import differences, summary, used_figures
+    from openshelf.fabric.wiring.topology import Topology
 
 _LATER = {
-    "_bill": ("Bill", "Item", "bill"),
-    "_derived": ("Derived", "derived"),
-    "_fit": ("Calibration", "compare", "fit", "fitted", "median_error", "report"),
-    "_nccl": ("Series", "read_measured"),
-    "_same_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
-    "_summary": ("differences", "summary", "used_figures"),
-    "_topology": ("Topology",),
+    "billing": ("Bill", "Item", "bill"),
+    "derive": ("Derived", "derived"),
+    "fitting": ("Calibration", "compare", "fit", "fitted", "report"),
+    "nccl": ("Series", "read_measured"),
+    "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
+    "summaries": ("differences", "summary", "used_figures"),
+    "wiring.topology": ("Topology",),
 }
 """What is imported when it is asked for: most processes want places and costs, and start sooner."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "Figure",
     "Framing",
     "Gemm",
+    "Ids",
     "Item",
     "Link",
     "LinkClass",
@@ -77,10 +80,11 @@ __all__ = [
     "Protocols",
     "Semantics",
     "Series",
-    "Step",
+    "Leg",
     "Switch",
     "SwitchClass",
     "Topology",
+    "Values",
     "Wire",
     "Wires",
     "bill",
@@ -90,8 +94,8 @@ __all__ = [
     "fit",
     "fitted",
     "local_path",
-    "median_error",
     "media",
+    "nearest",
     "presets",
     "probe",
     "protocols",
@@ -102,6 +106,7 @@ __all__ = [
     "summary",
     "switches",
     "used_figures",
+    "weakest",
 ]
 
 

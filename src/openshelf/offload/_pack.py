@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from openshelf import _core
+from openshelf._files import alone
 from openshelf.errors import Corrupt, FlashFailed, Mismatch, UnknownName, WrongVersion
 from openshelf.offload import _packed_format as form
 from openshelf.offload._files import cache_folder, private_folder
 from openshelf.offload._pack_write import Fill, Source, write_packed
 from openshelf.offload._packed import Packed, is_packed
 from openshelf.offload._shards import ShardTensor, identity, shard_files, shard_tensors
-from openshelf.space._alone import alone
 
 
 def pack_state(

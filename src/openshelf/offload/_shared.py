@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from openshelf._core import SECTOR, Streamer
+from openshelf._files import alone
 from openshelf.errors import BadAddress, BadInput, Closed, UnknownName
 from openshelf.offload._packed import Packed
 from openshelf.offload._packed_format import PackedStorage
 from openshelf.space import Space, spaces
-from openshelf.space._alone import alone
 
 _PREFIX = "offload-"
 _ARRAY = "weights"

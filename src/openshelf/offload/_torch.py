@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openshelf.space._dtypes import torch_module
+from openshelf._dtypes import torch_module
 
 torch: Any = torch_module()
 

@@ -1,1 +1,48 @@
-"""What people look at: the tour's chapters, tables and pages."""
+"""What people look at: the tour, pictures, tables, traces and metrics."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from openshelf.show.times import format_time
+
+if TYPE_CHECKING:
+    from openshelf.show.fabric import fabric_svg
+    from openshelf.show.metrics import kv_metrics, tier_metrics
+    from openshelf.show.plan import plan_svg
+    from openshelf.show.same_wires import same_wires_svg
+    from openshelf.show.tiers import keeper_runs, rates, tier_lines, tier_view
+    from openshelf.show.trace import write_trace
+    from openshelf.show.twin_trace import write_run_trace
+
+_LATER = {
+    "fabric": ("fabric_svg",),
+    "metrics": ("kv_metrics", "tier_metrics"),
+    "plan": ("plan_svg",),
+    "same_wires": ("same_wires_svg",),
+    "tiers": ("keeper_runs", "rates", "tier_lines", "tier_view"),
+    "trace": ("write_trace",),
+    "twin_trace": ("write_run_trace",),
+}
+"""What is imported when it is asked for: a command shows one of these, and starts sooner without the others."""
+
+__all__ = [
+    "fabric_svg",
+    "format_time",
+    "keeper_runs",
+    "kv_metrics",
+    "plan_svg",
+    "rates",
+    "same_wires_svg",
+    "tier_lines",
+    "tier_metrics",
+    "tier_view",
+    "write_run_trace",
+    "write_trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"openshelf.show.{module}"), name)
+    raise AttributeError(f"module 'openshelf.show' has no attribute {name!r}")

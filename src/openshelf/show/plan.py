@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from openshelf.show.tour._times import format_time
+from openshelf.show.times import format_time
 from openshelf.show.trace import ROWS, kind_of
 from openshelf.space import format_size
 

@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from openshelf.fabric import Priced
-from openshelf.show.tour._times import format_time
+from openshelf.show.times import format_time
 from openshelf.space import format_size
 
 LEFT, TOP, WIDTH, HEIGHT, RIGHT = 80, 50, 640, 400, 150  # pixels

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from openshelf.space import format_size
-from openshelf.space._tiered import share
 
 WIDTH = 32  # of a bar
 _MOVED = ("read_bytes", "written_bytes", "dropped_bytes", "read_ahead_bytes", "faults", "asked_units", "errors")
@@ -26,9 +25,14 @@ def rates(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -
     new = {key: max(0, after[key] - before[key]) for key in (*_MOVED, "faults_in_dram", "asked_in_dram")}
     found: dict[str, float | None] = {f"{key}_per_s": new[key] / seconds for key in _MOVED}
     found["exposed_wait"] = max(0.0, after["exposed_wait_s"] - before["exposed_wait_s"]) / seconds
-    found["touch_hit_rate"] = share(new["faults_in_dram"], new["faults"])
-    found["asked_hit_rate"] = share(new["asked_in_dram"], new["asked_units"])
+    found["touch_hit_rate"] = _share(new["faults_in_dram"], new["faults"])
+    found["asked_hit_rate"] = _share(new["asked_in_dram"], new["asked_units"])
     return found
+
+
+def _share(part: float, whole: float) -> float | None:
+    """None of nothing."""
+    return part / whole if whole else None
 
 
 def keeper_runs(facts: Mapping[str, Any]) -> bool:

@@ -1,24 +1,26 @@
 """Space: one global address space, and the arrays in it."""
 
-from openshelf.space._array import Array
-from openshelf.space._atomic import Atomic
-from openshelf.space._folder import Entry, Folder
-from openshelf.space._hosts import Hosts, new_hosts_file, own_number, read_hosts
-from openshelf.space._keepers import run_keeper
-from openshelf.space._placement import Placement, place
-from openshelf.space._replica import Replica
-from openshelf.space._sizes import format_size, parse_size
-from openshelf.space._space import Space, Where, spaces
-from openshelf.space._sync import Barrier, Channel, Counter, Lock
-from openshelf.space._tiered import tiers_of
-from openshelf.space._transfer import Transfer
-from openshelf.space.devices import Device
+from openshelf._sizes import format_size, parse_size
+from openshelf.space.array import Array
+from openshelf.space.atomic import Atomic
+from openshelf.space.devices.device import Device
+from openshelf.space.devices.placement import Placement, place
+from openshelf.space.devices.replica import Replica
+from openshelf.space.folder import Entry, Folder
+from openshelf.space.hosts.cluster import Cluster
+from openshelf.space.hosts.hosts_file import Hosts, new_hosts_file, own_number, read_hosts
+from openshelf.space.hosts.start_keeper import run_keeper
+from openshelf.space.locality.flash import tiers_of
+from openshelf.space.space import Space, Where, spaces
+from openshelf.space.sync import Barrier, Channel, Counter, Lock
+from openshelf.space.transfer import Transfer
 
 __all__ = [
     "Array",
     "Atomic",
     "Barrier",
     "Channel",
+    "Cluster",
     "Counter",
     "Device",
     "Entry",

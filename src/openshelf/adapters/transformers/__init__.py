@@ -8,9 +8,9 @@ Only caches in which every layer keeps keys and values of all tokens can be shar
 attention, latent attention, encoders and images are refused.
 """
 
-from openshelf.adapters.transformers._cache import PooledCache
-from openshelf.adapters.transformers._fingerprint import fingerprint
-from openshelf.adapters.transformers._layer import PooledLayer
-from openshelf.adapters.transformers._layout import layout_of
+from openshelf.adapters.transformers.cache import PooledCache
+from openshelf.adapters.transformers.fingerprints import fingerprint
+from openshelf.adapters.transformers.layer import PooledLayer
+from openshelf.adapters.transformers.layout import layout_of
 
 __all__ = ["PooledCache", "PooledLayer", "fingerprint", "layout_of"]

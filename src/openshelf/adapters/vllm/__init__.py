@@ -8,7 +8,7 @@ copied in a step; in each worker it copies. A pool's block is a vLLM block, byte
 backend packs into its pages stays as it is. Only the CPU backend is supported, with one kind of full attention.
 """
 
-from openshelf.adapters.vllm._connector import OpenshelfConnector
-from openshelf.adapters.vllm._layout import layout_of
+from openshelf.adapters.vllm.connector import OpenshelfConnector
+from openshelf.adapters.vllm.layout import layout_of
 
 __all__ = ["OpenshelfConnector", "layout_of"]

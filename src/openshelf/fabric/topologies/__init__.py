@@ -1,18 +1,10 @@
 """Topologies by generator: plain numbers and classes of links and switches in, a `Network` out."""
 
-from openshelf.fabric.topologies._clos import fat_tree, leaf_spine
-from openshelf.fabric.topologies._far import dragonfly, sites, with_memory
-from openshelf.fabric.topologies._graph import Edge, graph
-from openshelf.fabric.topologies._product import (
-    Dimension,
-    full_mesh,
-    nd_full_mesh,
-    product,
-    ring,
-    single_switch,
-    torus,
-)
-from openshelf.fabric.topologies._rails import rail_only, rail_optimised, scalepool
+from openshelf.fabric.topologies.clos import fat_tree, leaf_spine
+from openshelf.fabric.topologies.edges import Edge, graph
+from openshelf.fabric.topologies.far import dragonfly, sites, with_memory
+from openshelf.fabric.topologies.meshes import Dimension, full_mesh, nd_full_mesh, product, ring, single_switch, torus
+from openshelf.fabric.topologies.rails import rail_only, rail_optimised, scalepool
 
 __all__ = [
     "Dimension",

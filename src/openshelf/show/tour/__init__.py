@@ -1,15 +1,15 @@
 """The tour: one chapter per capability."""
 
-from openshelf.show.tour._bare import serve_bare, time_bare
-from openshelf.show.tour._courier import courier
-from openshelf.show.tour._fabric import fabric_chapter
-from openshelf.show.tour._hosts import hosts_chapter
-from openshelf.show.tour._kv import kv_chapter
-from openshelf.show.tour._offload import offload_chapter
-from openshelf.show.tour._orders import Failed, Line, obey
-from openshelf.show.tour._space import space_chapter
-from openshelf.show.tour._tiers import tiers_chapter
-from openshelf.show.tour._two_hosts import Host, TwoHosts, in_namespaces, on_loopback
+from openshelf.show.tour.bare import serve_bare, time_bare
+from openshelf.show.tour.courier_steps import courier
+from openshelf.show.tour.fabric import fabric_chapter
+from openshelf.show.tour.hosts import hosts_chapter
+from openshelf.show.tour.kv import kv_chapter
+from openshelf.show.tour.offload import offload_chapter
+from openshelf.show.tour.orders import Failed, Line, obey
+from openshelf.show.tour.space import space_chapter
+from openshelf.show.tour.tiers import tiers_chapter
+from openshelf.show.tour.two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
 CHAPTERS = {
     "space": space_chapter,

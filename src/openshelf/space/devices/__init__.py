@@ -1,8 +1,5 @@
-"""Devices: memory beside the host's, by kind. Asking for one that is not there is an error, never another instead."""
+"""Devices: memory beside the host's, by kind, and replicas of arrays there.
 
-from openshelf.space.devices._block import Block
-from openshelf.space.devices._device import ARENAS, Device
-from openshelf.space.devices._stream import Stream
-from openshelf.space.devices.base import Arena, Queue
-
-__all__ = ["ARENAS", "Arena", "Block", "Device", "Queue", "Stream"]
+Asking for a device that is not there is an error, never another one instead. base.py is the contract of a kind of
+device; host.py and cuda.py are the kinds that there are.
+"""

@@ -8,8 +8,8 @@
 - A view of the memory holds `taken`: while it lives, the range is nobody else's.
 - A forked child has no device: calls there raise Closed.
 
-Offsets and lengths come from `_stream.py`, which has checked them; `_lane.py` keeps a copy's host memory until the copy
-is done. An implementation is a file beside this one and an entry in `_device.py`; tests/conformance/test_devices.py
+Offsets and lengths come from `stream.py`, which has checked them; `flights.py` keeps a copy's host memory until it is
+done. An implementation is a file beside this one and an entry in `device.py`; tests/conformance/test_devices.py
 runs over all of them.
 """
 
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from openshelf.space._copies import Bytes
-from openshelf.space._transfer import Part
+from openshelf.space.copies import Bytes
+from openshelf.space.transfer import Part
 
 
 class Queue(Protocol):

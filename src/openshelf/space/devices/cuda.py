@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from openshelf._dtypes import torch_module
 from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
-from openshelf.space._copies import Bytes
-from openshelf.space._dtypes import torch_module
-from openshelf.space._transfer import Part
+from openshelf.space.copies import Bytes
+from openshelf.space.transfer import Part
 
 _STAGE = 4 << 20  # bytes of a pinned buffer
 

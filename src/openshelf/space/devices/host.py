@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from openshelf import _core
+from openshelf._dtypes import torch_module
 from openshelf.errors import BadInput, NoRoom
-from openshelf.space._copies import Bytes
-from openshelf.space._dtypes import torch_module
-from openshelf.space._transfer import Part
+from openshelf.space.copies import Bytes
+from openshelf.space.transfer import Part
 
 
 class HostArena:

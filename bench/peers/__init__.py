@@ -1,0 +1,1 @@
+"""What Openshelf is measured against: other systems and other policies, and what to install for them."""

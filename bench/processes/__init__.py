@@ -1,0 +1,1 @@
+"""Programs and workers that benchmarks run in processes of their own."""

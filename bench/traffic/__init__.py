@@ -1,0 +1,1 @@
+"""What is asked for: traces of requests, real and made up, and what replays them."""

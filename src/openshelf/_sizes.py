@@ -1,0 +1,55 @@
+"""Numbers as callers give them: whole ones, and sizes as people write them: "2GiB", "512 MiB", 4096."""
+
+from __future__ import annotations
+
+import operator
+import re
+from fractions import Fraction
+from typing import Any
+
+from openshelf.errors import BadInput, Mismatch
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGTP", start=1):
+    _UNITS[_letter + "IB"] = 1024**_power
+    _UNITS[_letter + "B"] = 1000**_power
+
+
+def whole(value: Any, what: str) -> int:
+    """An integer, or anything that is one; Mismatch names `what` it was to be."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise Mismatch(f"{what} must be an integer, got {value!r}") from None
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes in a size given as an integer or as text with a binary (GiB) or decimal (GB) unit."""
+    if isinstance(text, str):
+        match = re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
+        unit = match[2].upper() if match else ""
+        if not match or unit not in _UNITS or (_UNITS[unit] == 1 and "." in match[1]):
+            raise BadInput(f"{text!r} is not a size; expected bytes or text such as '2GiB', '512MiB', '1.5GB'")
+        exact = Fraction(match[1]) * _UNITS[unit]  # a float would lose bytes of large ones
+        if exact.denominator != 1:
+            raise BadInput(f"{text!r} is not a size: {float(exact)} bytes are not whole ones")
+        size = int(exact)
+    else:
+        try:
+            size = -1 if isinstance(text, bool) else operator.index(text)  # numpy's too; a float may have lost some
+        except TypeError:
+            size = -1
+        if size < 0:
+            raise BadInput(f"{text!r} is not a size; expected an integer or text such as '2GiB', '512MiB', '1.5GB'")
+    if not 0 < size < 1 << 63:
+        raise BadInput(f"a size is positive and less than 2^63 bytes, got {text!r}")
+    return size
+
+
+def format_size(size: float) -> str:
+    """The shortest exact-enough form: 2 GiB, 1.5 MiB, 17 B."""
+    for letter in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(size) < 1024 or letter == "Ti":
+            return f"{size:.4g} {letter}B"
+        size /= 1024
+    raise AssertionError("unreachable")

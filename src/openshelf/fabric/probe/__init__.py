@@ -1,0 +1,1 @@
+"""Measuring this machine: its memory, its disk, its compute, as a Fabric."""

@@ -1,0 +1,191 @@
+"""A topology in compiled form: endpoints, directed resources, and the way from one endpoint to another.
+
+A resource is anything that bytes share: one direction of a link, a port of a switch (the link that leaves it), the
+reading or the writing of a memory. Each has a capacity, a latency and a role, such as `host-leaf`; figures of a
+network are shown by role, for a large network has millions of resources and five roles. The latency of a switch is
+in that of the links that leave it, so a path's latency is the sum over its resources.
+
+Ways are found by arithmetic (see `topologies`), thousands at a time, as NumPy arrays; nothing is stored for a pair of
+endpoints. Where there are equal ways, a hash of source, target and `salt` takes one (ECMP).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openshelf.errors import BadInput
+
+Ids = NDArray[np.int64]
+Values = NDArray[np.float64]
+Paths = tuple[Ids, Ids]
+"""(indptr, indices), as in a sparse matrix: path i is `indices[indptr[i] : indptr[i + 1]]`."""
+
+
+@dataclass(frozen=True)
+class LinkClass:
+    """One kind of cable or trace: what each direction carries, and how long a bit takes along it."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
+            raise BadInput(f"link {self.name!r}: bandwidth is {self.bandwidth_bytes_per_s!r} bytes/s; expected above 0")
+        _check_latency(f"link {self.name!r}", self.latency_s)
+
+
+@dataclass(frozen=True)
+class SwitchClass:
+    """One kind of switch; with `store_and_forward` it takes in a message whole before it sends any of it on."""
+
+    name: str
+    ports: int
+    latency_s: float = 0.0
+    store_and_forward: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ports < 2:
+            raise BadInput(f"switch {self.name!r} has {self.ports!r} ports; expected at least 2")
+        _check_latency(f"switch {self.name!r}", self.latency_s)
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """What a transfer costs beside the wires: by messages, or by loads and stores.
+
+    Before the first byte leaves: `overhead_s` once, `fragment_s` for each `fragment_bytes` (0: never split), and
+    `copies` of all bytes at `copy_bytes_per_s` (staging, packing). On the wire: `bytes / efficiency` (headers, CRC),
+    and no faster than `rate_cap_bytes_per_s` (outstanding requests x line / round trip).
+    """
+
+    name: str = "plain"
+    overhead_s: float = 0.0
+    fragment_s: float = 0.0
+    fragment_bytes: int = 0
+    copies: float = 0.0
+    copy_bytes_per_s: float = math.inf
+    rate_cap_bytes_per_s: float = math.inf
+    efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("overhead_s", "fragment_s", "fragment_bytes", "copies"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"semantics {self.name!r}: {name} is {getattr(self, name)!r}; expected 0 or more")
+        for name in ("copy_bytes_per_s", "rate_cap_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"semantics {self.name!r}: {name} is {getattr(self, name)!r}; expected above 0")
+        if not 0 < self.efficiency <= 1:
+            raise BadInput(f"semantics {self.name!r}: efficiency is {self.efficiency!r}; expected above 0, at most 1")
+
+    def before_s(self, nbytes: ArrayLike) -> Values:
+        """Seconds before the first byte is on the wire."""
+        size = np.asarray(nbytes, np.float64)
+        fragments = np.ceil(size / self.fragment_bytes) if self.fragment_bytes else np.minimum(size, 1.0)
+        return np.asarray(self.overhead_s + self.fragment_s * fragments + self.copies * size / self.copy_bytes_per_s)
+
+    def wire_bytes(self, nbytes: ArrayLike) -> Values:
+        """Bytes that the wires carry for so many of payload."""
+        return np.asarray(np.asarray(nbytes, np.float64) / self.efficiency)
+
+
+class Router(Protocol):
+    """Finds ways by arithmetic."""
+
+    def paths(self, src: Ids, dst: Ids, salt: int) -> Paths: ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """Endpoints and resources; `topologies` makes them.
+
+    `role` numbers each resource's role in `roles`. `switches` counts switches by class, `cables` counts cables by role
+    (one for both directions; `links` has their class), for money and watts. `whole_messages`: every hop
+    stores a message and forwards it, one after the other on each link.
+    """
+
+    name: str
+    endpoints: int
+    router: Router = field(repr=False)
+    roles: tuple[str, ...]
+    role: NDArray[np.int16] = field(repr=False)
+    capacity_bytes_per_s: Values = field(repr=False)
+    latency_s: Values = field(repr=False)
+    links: Mapping[str, LinkClass] = field(repr=False)
+    cables: Mapping[str, int]
+    switches: Mapping[SwitchClass, int]
+    whole_messages: bool = False
+    dimensions: tuple[int, ...] = ()
+    name_of: Callable[[int], str] = field(default=lambda i: f"endpoint{i}", repr=False)
+    direct: bool = False
+    """Some endpoints pass on what is for others: there are links between endpoints without a switch."""
+    memories: int = 0
+    """The last so many endpoints hold memory and compute nothing: no ranks run there."""
+    places: tuple[tuple[str, int, int, int], ...] = field(default=(), repr=False)
+    """Memory that is modelled: (role, first endpoint, endpoint after the last, resource of the first)."""
+
+    @property
+    def resources(self) -> int:
+        return len(self.capacity_bytes_per_s)
+
+    @property
+    def ranks(self) -> int:
+        """Endpoints that compute: the first ones."""
+        return self.endpoints - self.memories
+
+    def resource_role(self, resource: int) -> str:
+        return self.roles[int(self.role[resource])]
+
+    def path(self, src: int, dst: int, salt: int = 0) -> Ids:
+        """The resources from one endpoint to another, in order; none to itself."""
+        return self.paths([src], [dst], salt)[1]
+
+    def paths(self, src: ArrayLike, dst: ArrayLike, salt: int = 0) -> Paths:
+        """The paths of many pairs at once: (indptr, indices)."""
+        sources, targets = np.asarray(src, np.int64).ravel(), np.asarray(dst, np.int64).ravel()
+        if len(sources) != len(targets):
+            raise BadInput(f"{len(sources)} sources and {len(targets)} targets; expected as many of each")
+        self._require(sources)
+        self._require(targets)
+        return self.router.paths(sources, targets, salt)
+
+    def place(self, endpoint: int, what: str) -> int:
+        """The resource of reading (`read`) or writing (`write`) an endpoint's memory."""
+        self._require(np.asarray([endpoint]))
+        for role, low, high, first in self.places:
+            if role.endswith(f".{what}") and low <= endpoint < high:
+                return first + endpoint - low
+        raise BadInput(f"{what}s of the memory of {self.name_of(endpoint)!r} are not modelled; see `with_memory`")
+
+    def storing(self) -> Network:
+        """The same network with every hop storing whole messages."""
+        return replace(self, whole_messages=True)
+
+    def describe(self) -> dict[str, Any]:
+        """The counts, as plain values for `json`."""
+        return {
+            "name": self.name,
+            "endpoints": self.endpoints,
+            "memories": self.memories,
+            "resources": self.resources,
+            "dimensions": list(self.dimensions),
+            "switches": {each.name: count for each, count in self.switches.items()},
+            "cables": dict(self.cables),
+            "whole_messages": self.whole_messages,
+        }
+
+    def _require(self, ids: Ids) -> None:
+        bad = ids[(ids < 0) | (ids >= self.endpoints)]
+        if len(bad):
+            raise BadInput(f"endpoint {int(bad[0])} is not in {self.name!r}, which has 0 to {self.endpoints - 1}")
+
+
+def _check_latency(what: str, latency_s: float) -> None:
+    if not (math.isfinite(latency_s) and latency_s >= 0):
+        raise BadInput(f"{what}: latency is {latency_s!r} s; expected 0 or more")

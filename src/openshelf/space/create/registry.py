@@ -1,0 +1,312 @@
+"""Where spaces are on this host: one private directory per user, one directory per space, one range of addresses each.
+
+The ranges are not written down anywhere but in the spaces' own headers; a lock on the directory's `.lock` file
+serialises who looks and adds. `OPENSHELF_DIR` names another directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import grp
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from openshelf import _core, _files
+from openshelf._sizes import format_size
+from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
+from openshelf.space.create.shard import range_of
+
+FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
+LAST_BASE = 0x3000_0000_0000
+GRAIN = 128 << 30
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_SHARD = re.compile(rf"{_NAME.pattern}@[^@/\\s]+:[0-9]{{1,5}}")  # one host's part of a space of several
+_SHM_ADVICE = "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory"
+
+
+class Header(NamedTuple):
+    name: str
+    base: int
+    reserve: int
+    created_ns: int
+    page_size: int
+    boot_id: str
+    backing: str
+    made: int  # bytes that it had room for when it was made
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def root(create: bool = False) -> Path:
+    """The directory of this user's spaces; refused if somebody else could have put it there."""
+    path, handle = _open_root(create)
+    if handle is not None:
+        os.close(handle)
+    return path
+
+
+def _open_root(create: bool) -> tuple[Path, int | None]:
+    path = Path(os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.geteuid()}")
+    if create:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700, parents=True)
+    try:
+        return path, _files.open_folder(path)
+    except FileNotFoundError:
+        return path, None
+    except NotPermitted as error:
+        raise NotPermitted(f"no directory for spaces: {error}; or set OPENSHELF_DIR to one of yours") from None
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[Path]:
+    """The root, locked against other makers and removers of spaces."""
+    path, folder = _open_root(create=True)
+    assert folder is not None
+    try:
+        handle = _files.open_own(".lock", os.O_RDWR | os.O_CREAT, folder=folder)
+    except NotPermitted as error:
+        raise NotPermitted(f"in {path}: {error}") from None
+    except PermissionError:
+        raise NotPermitted(
+            f"user {os.geteuid()} may not write {path}; set OPENSHELF_DIR to a directory of yours"
+        ) from None
+    finally:
+        os.close(folder)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
+    finally:
+        os.close(handle)
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is not a name for a space; expected 1 to 64 letters, digits, '_', '-', '.'")
+    return name
+
+
+def names(shards: bool = False) -> list[str]:
+    """Directories of spaces; with `shards`, also of this host's parts of spaces of several hosts."""
+    path = root()
+    if not path.exists():
+        return []
+    found = (p.name for p in path.iterdir() if p.is_dir())
+    return sorted(name for name in found if _NAME.fullmatch(name) or (shards and _SHARD.fullmatch(name)))
+
+
+def url_of(shard: str) -> str | None:
+    """The URL of the space that a directory of this name belongs to; None if it is a space of this host alone."""
+    if not _SHARD.fullmatch(shard):
+        return None
+    space, _, host = shard.partition("@")
+    return f"openshelf://{host}/{space}"
+
+
+def find(name: str) -> Path:
+    """The directory of a space given by name, or by path for one that another user shares."""
+    if url := url_of(Path(name).name):
+        raise BadInput(f"{name!r} is one host's part of a space of several hosts: use its URL, {url}")
+    # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
+    return find_directory(name, Path(name).resolve() if "/" in name else root() / check_name(name))
+
+
+def find_directory(name: str, path: Path) -> Path:
+    """The directory, if it is there and may be entered."""
+    try:
+        os.stat(f"{path}/.")  # the dot needs permission to enter
+    except PermissionError as error:
+        raise NotPermitted(
+            f"user {os.getuid()} may not open the space at {path}; its owner can share it: group="
+        ) from error
+    except (FileNotFoundError, NotADirectoryError):
+        near = difflib.get_close_matches(name, names(), 3)
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise UnknownName(
+            f"there is no space {name!r} at {path}{hint or ';'} Space.create() makes one; `openshelf ls` lists them"
+        ) from None
+    return path
+
+
+def header(path: Path) -> Header:
+    return Header(*_core.read_header(str(path)))
+
+
+def free_bases(path: Path, reserve: int) -> Iterator[int]:
+    """Bases that no space of this user has, lowest first."""
+    taken = taken_ranges(path)
+    for base in range(FIRST_BASE, LAST_BASE - reserve + 1, GRAIN):
+        if all(base + reserve <= start or base >= end for start, end in taken):
+            yield base
+
+
+def clear_debris(path: Path) -> None:
+    """What a killed maker or remover left. Under the registry's lock."""
+    for entry in path.iterdir():
+        if entry.name.startswith(".gone-"):
+            _finish(entry)
+        elif entry.name.startswith(".new-"):
+            _erase(entry)
+    for link in path.glob(".backing-*"):
+        if not (path / link.name.removeprefix(".backing-")).exists():
+            drop_backing(link)
+
+
+_FILES = re.compile(
+    "control|members|data|backing|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
+    "|tiers|keeper[.](lock|sock|log|start)"  # of a flash tier
+)
+
+
+def _erase(directory: Path) -> None:
+    """Exactly the files of a space, never a tree: a mistaken path must cost nothing. Nor does one that leads to another
+    folder now: it is the folder that is held, not its path."""
+    folder = _files.open_folder(directory)
+    try:
+        inside = os.listdir(folder)
+        if "tiers" in inside:
+            with contextlib.suppress(OpenshelfError):  # a damaged file names no others
+                _core.remove_flash(f"/proc/self/fd/{folder}", directory.name.startswith(".new-"))
+        for name in inside:
+            if _FILES.fullmatch(name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):  # something of a user's is in it: that stays
+        directory.rmdir()
+
+
+def backing_link(path: Path, name: str) -> Path:
+    """Where it is written down which file outside was made for a space: beside it, where only the owner can write."""
+    return path / f".backing-{name}"
+
+
+def drop_backing(link: Path) -> None:
+    """Takes the file outside away, unless somebody has put a link on the way to it since: that could lead anywhere."""
+    if not link.is_symlink():
+        return
+    if (owner := link.lstat().st_uid) not in (os.geteuid(), 0):
+        raise NotPermitted(
+            f"the link {link} belongs to user {owner}, expected {os.geteuid()}: nothing is removed for it"
+        )
+    path = Path(os.readlink(link))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.readlink(f"/proc/self/fd/{folder}") == str(path.parent):
+                os.unlink(path.name, dir_fd=folder)
+        finally:
+            os.close(folder)
+    link.unlink()
+
+
+def taken_ranges(path: Path, besides: str = "") -> list[tuple[int, int]]:
+    """Addresses of this user's spaces, those of their other hosts included; without the parts of one space."""
+    taken = []
+    for directory in path.iterdir():
+        with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
+            if directory.is_dir() and not (besides and directory.name.startswith(f"{besides}@")):
+                there = header(directory)
+                taken.append(range_of(directory) or (there.base, there.base + there.reserve))
+    return taken
+
+
+def check_room(path: Path, wanted: int) -> None:
+    status = os.statvfs(path)
+    free = status.f_bavail * status.f_frsize
+    if free < wanted:
+        raise NoRoom(
+            f"{path} has {format_size(free)} free, the space wants {format_size(wanted)}; ask for less dram, "
+            f"give another backing, or {_SHM_ADVICE}"
+        )
+
+
+def is_dax(path: Path) -> bool:
+    return path.is_char_device() and Path(f"/sys/bus/dax/devices/{path.name}").exists()
+
+
+def page_size_of(path: Path) -> int:
+    """The page size that a backing is made of."""
+    if is_dax(path):
+        align = Path(f"/sys/bus/dax/devices/{path.name}/align")
+        return int(align.read_text()) if align.exists() else 2 << 20
+    where = path if path.exists() else path.parent
+    return os.statvfs(where).f_bsize if _files.mount_of(where)[0] == "hugetlbfs" else 4096
+
+
+def group_number(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise BadInput(f"there is no group {group!r} on this host") from error
+
+
+def share_with(group: str, directory: Path, files: list[Path]) -> None:
+    gid = group_number(group)
+    try:
+        for path in files:
+            handle = _files.open_own(path)
+            try:
+                os.fchown(handle, -1, gid)
+                os.fchmod(handle, 0o640 if path.name == "backing" else 0o660)
+            finally:
+                os.close(handle)
+        folder = _files.open_folder(directory)
+        try:
+            os.fchown(folder, -1, gid)
+            os.fchmod(folder, 0o750)  # members open what is there; only the owner says what that is
+        finally:
+            os.close(folder)
+    except PermissionError as error:
+        if isinstance(error, NotPermitted):
+            raise
+        raise NotPermitted(f"user {os.getuid()} may not share with group {group!r}: not a member of it") from error
+    parent = _files.open_folder(directory.parent)
+    try:
+        os.fchmod(parent, stat.S_IMODE(os.fstat(parent).st_mode) | 0o011)  # others may pass through, not look
+    finally:
+        os.close(parent)
+
+
+def check_disposable(path: Path) -> None:
+    """Refuses, before anything is changed, what dispose() could not do whole."""
+    if (owner := path.lstat().st_uid) != os.geteuid():
+        raise NotPermitted(f"the space at {path} belongs to user {owner}: only its owner can remove it")
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise NotPermitted(f"user {os.geteuid()} may not change {path.parent}, where the space is")
+    if path.parent.resolve() != root().resolve():
+        header(path)  # a path from elsewhere must lead to a space: it raises
+    inside = list(os.scandir(path))
+    own = {one.name for one in inside if _FILES.fullmatch(one.name) and not one.is_dir(follow_symlinks=False)}
+    others = sorted({one.name for one in inside} - own)
+    if others:
+        raise NotPermitted(f"{path} holds files that are not the space's ({', '.join(others)}); move them away first")
+
+
+def dispose(path: Path) -> None:
+    """Takes a space away: at once for newcomers, from the disk as soon as nobody maps it. Under the registry's lock."""
+    check_disposable(path)
+    gone = path.parent / f".gone-{os.getpid()}-{path.name}"
+    path.rename(gone)  # first: if it fails, nothing has happened
+    try:
+        _finish(gone)
+    finally:
+        drop_backing(backing_link(path.parent, path.name))
+
+
+def _finish(gone: Path) -> None:
+    """Who has the space open is told; then its files go."""
+    try:
+        with contextlib.suppress(UnknownName, NotPermitted):  # it may lack the file that says so, or have another there
+            _core.mark_removed(str(gone))
+    finally:
+        _erase(gone)

@@ -1,0 +1,288 @@
+"""A space over several hosts, with the methods of a native one: each call goes to the host whose address or name it is.
+
+The own part is plain shared memory; the others are asked over the network. Look-ups skip hosts that are gone;
+calls that concern their bytes raise HostLost.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from openshelf import _core
+from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
+from openshelf.space.create.shard import Shard
+from openshelf.space.hosts.name_claims import PREFIX, Claims
+from openshelf.space.hosts.peers import Peer, Peers
+from openshelf.space.native import Listed, Maker, Native
+
+_LIVE = 2  # of native Record::state
+
+
+class Cluster:
+    """All parts of a space, seen from one host."""
+
+    def __init__(self, shard: Shard, core: _core.Core, peers: Peers, attachment: _core.Attachment) -> None:
+        self.shard, self.core, self.peers, self.attachment = shard, core, peers, attachment
+        self._claims = Claims()
+
+    # Hosts
+
+    def number_of(self, address: int) -> int:
+        """The home of an address; BadAddress if it is no host's."""
+        shard = self.shard
+        number = (address - shard.base) // shard.reserve
+        if not 0 <= number < len(shard.hosts):
+            end = shard.base + len(shard.hosts) * shard.reserve
+            raise BadAddress(
+                f"address {address:#x} is outside of the space {shard.space!r}, which has {shard.base:#x} to {end:#x}"
+            )
+        return number
+
+    def number_of_host(self, home: str | int) -> int:
+        """The number of a host given by name or number."""
+        hosts = self.shard.hosts
+        if isinstance(home, int) and not isinstance(home, bool) and 0 <= home < len(hosts):
+            return home
+        if home in hosts:
+            return hosts.index(str(home))
+        listed = ", ".join(f"{number} ({host})" for number, host in enumerate(hosts))
+        raise UnknownName(f"there is no host {home!r}; the space {self.shard.space!r} is on {listed}")
+
+    def native_of(self, number: int) -> Native:
+        """The part on one host."""
+        if number == self.shard.own:
+            return self.core
+        return self.peer_of(number).remote
+
+    def peer_of(self, number: int) -> Peer:
+        return self.peers[number - (number > self.shard.own)]
+
+    def on(self, home: str | int) -> Maker:
+        """Where to make an array that is to live on a host."""
+        return _On(self, (self.number_of_host(home),))
+
+    def up(self) -> Iterator[tuple[int, Native]]:
+        """Hosts that are worth asking, lowest number first."""
+        up = {peer.number for peer in self.peers if self.peers.up(peer)} | {self.shard.own}
+        return ((number, self.native_of(number)) for number in sorted(up))
+
+    def missed(self, number: int) -> None:
+        if number != self.shard.own:
+            self.peer_of(number).miss(0.0)
+
+    # Making
+
+    def make(
+        self, nbytes: int, dtype: int, kind: int, shape: Sequence[int], descr: str, name: str, zero: bool
+    ) -> _core.Pin:
+        return self._anywhere().make(nbytes, dtype, kind, shape, descr, name, zero)
+
+    def put(
+        self,
+        source: Any,
+        nbytes: int,
+        dtype: int,
+        kind: int,
+        shape: Sequence[int],
+        descr: str,
+        name: str,
+        replace: bool,
+    ) -> _core.Pin:
+        return self._anywhere().put(source, nbytes, dtype, kind, shape, descr, name, replace)
+
+    def _anywhere(self) -> _On:
+        own = self.shard.own
+        return _On(self, (own, *(number for number, _ in self.up() if number != own)))
+
+    def fill(self, pin: _core.Pin, source: Any, nbytes: int) -> None:
+        """Copies bytes from an address, or from a buffer, into a draft."""
+        if isinstance(source, np.ndarray):
+            flat = source.reshape(-1).view(np.uint8)
+        else:
+            raw: Any = (ctypes.c_char * nbytes).from_address(source) if isinstance(source, int) else source
+            flat = np.frombuffer(raw, np.uint8)
+        if len(flat) != nbytes:
+            raise BadInput("the buffer does not have the array's size")
+        home = self.number_of(pin.address)
+        if home == self.shard.own:
+            ctypes.memmove(pin.address, flat.ctypes.data, nbytes)
+        else:
+            self.peer_of(home).remote.put_bytes([pin.address], flat, nbytes).wait(-1.0)
+
+    def publish(self, pin: _core.Pin, replace: bool, /) -> None:
+        home, name = self.number_of(pin.address), pin.name
+        if not name or not self.peers:
+            return self.native_of(home).publish(pin, replace)
+        with self._claims.hold(self, name) as claim:
+            others = self._elsewhere(name, home)
+            if others and (not replace or any(other.kind for _, other in others)):
+                raise _taken(name, self.shard.hosts[others[0][0]])
+            if others:
+                claim.note(pin.address)
+            self.native_of(home).publish(pin, replace)
+            if others:
+                self._drop(name, others)
+                claim.note(0)
+        return None
+
+    def name(self, pin: _core.Pin, name: str, /) -> None:
+        home = self.number_of(pin.address)
+        with self._claims.hold(self, name):
+            if others := self._elsewhere(name, home):
+                raise _taken(name, self.shard.hosts[others[0][0]])
+            self.native_of(home).name(pin, name)
+
+    def _elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
+        """Where a name is, other than on one host."""
+        found = [(peer.number, pin) for peer, pin in self.peers.find(name, besides=home)]
+        if home != self.shard.own and (pin := self.core.find(name)) is not None:
+            found.append((self.shard.own, pin))
+        return found
+
+    def _drop(self, name: str, others: builtins.list[tuple[int, _core.Pin]]) -> None:
+        for number, pin in others:
+            with contextlib.suppress(HostLost):
+                self.native_of(number).remove(name, pin)
+
+    def finish_replacing(self, address: int) -> None:
+        """What the dead holder of a claim was at: the array at the address has its name for itself, if it got it."""
+        with contextlib.suppress(BadAddress, HostLost):
+            pin = self.at(address)
+            home = self.number_of(address)
+            if pin.address == address and pin.name and pin.state == _LIVE:
+                self._drop(pin.name, self._elsewhere(pin.name, home))
+
+    # Finding
+
+    def find(self, name: str, /) -> _core.Pin | None:
+        pin = self.core.find(name)
+        if pin is not None:
+            return pin
+        return next((pin for _, pin in self.peers.find(name)), None)
+
+    def contains(self, name: str, /) -> bool:
+        return self.core.contains(name) or bool(self.peers.find(name))
+
+    def at(self, address: int, /) -> _core.Pin:
+        return self.native_of(self.number_of(address)).at(address)
+
+    def list(self, prefix: str, /) -> builtins.list[Listed]:
+        found = {entry[0]: entry for _, there in self.peers.ask(lambda r: r.list(prefix)) for entry in reversed(there)}
+        found |= {entry[0]: entry for entry in self.core.list(prefix)}
+        return [found[name] for name in sorted(found)]
+
+    # Changing
+
+    def remove(self, name: str, only: _core.Pin | None = None) -> bool:
+        if only is not None:
+            return self.native_of(self.number_of(only.address)).remove(name, only)
+        here = self.core.remove(name)  # and everywhere else: after a partition there may be two
+        return any([here, *(there for _, there in self.peers.ask(lambda r: r.remove(name)))])
+
+    def rename(self, name: str, to: str, /) -> None:
+        pin = self.find(name)
+        if pin is None:
+            raise UnknownName(f"there is no array {name!r}")
+        home = self.number_of(pin.address)
+        with self._claims.hold(self, to):
+            if others := self._elsewhere(to, home):
+                raise _taken(to, self.shard.hosts[others[0][0]])
+            self.native_of(home).rename(name, to)
+
+    # The whole
+
+    def grow(self, nbytes: int, /) -> None:
+        self.core.grow(nbytes)
+
+    def collect(self) -> None:
+        self.core.collect()
+        list(self.peers.ask(lambda r: r.collect()))
+
+    def audit(self) -> dict[str, int]:
+        """Of all hosts that are up, together; claims are not counted."""
+        total = _audit(self.core)
+        for _, there in self.peers.ask(_audit):
+            total = {name: count + there.get(name, 0) for name, count in total.items()}
+        return total
+
+    def stats(self) -> dict[str, Any]:
+        """The own part's, with the room and the arrays of all hosts that are up."""
+        total = dict(_stats(self.core), name=self.shard.space, unit=self.shard.unit, faults=self.attachment.faults)
+        for _, there in self.peers.ask(_stats):
+            for name in ("bytes", "free", "limit", "metadata_bytes", "arrays"):
+                total[name] += there[name]
+            total["largest_free"] = max(total["largest_free"], there["largest_free"])
+        return total
+
+    def check_usable(self) -> None:
+        self.core.check_usable()
+
+    @property
+    def directory(self) -> str:
+        return self.core.directory
+
+
+class _On:
+    """Makes arrays on the first of some hosts that has room."""
+
+    def __init__(self, cluster: Cluster, numbers: tuple[int, ...]) -> None:
+        self._cluster, self._numbers = cluster, numbers
+
+    def make(
+        self, nbytes: int, dtype: int, kind: int, shape: Sequence[int], descr: str, name: str, zero: bool
+    ) -> _core.Pin:
+        first: NoRoom | None = None
+        for number in self._numbers:
+            try:
+                return self._cluster.native_of(number).make(nbytes, dtype, kind, shape, descr, name, zero)
+            except NoRoom as error:
+                first = first or error
+            except (HostLost, UnknownName):  # the latter: up, but nobody there has opened the space
+                if len(self._numbers) == 1:
+                    raise
+        assert first is not None
+        if len(self._numbers) == 1:
+            raise first
+        raise NoRoom(f"no host that is up has room for {nbytes} bytes; this one: {first}") from None
+
+    def put(
+        self,
+        source: Any,
+        nbytes: int,
+        dtype: int,
+        kind: int,
+        shape: Sequence[int],
+        descr: str,
+        name: str,
+        replace: bool,
+    ) -> _core.Pin:
+        # Copied before the claim is taken: it must not wait for a long copy.
+        pin = self.make(nbytes, dtype, kind, shape, descr, name, False)
+        if nbytes:
+            self._cluster.fill(pin, source, nbytes)
+        if name:
+            self._cluster.publish(pin, replace)
+        return pin
+
+
+def _audit(native: Native) -> dict[str, int]:
+    claims, found = native.list(PREFIX), native.audit()
+    found["arrays"] -= len(claims)
+    found["bytes"] -= sum(nbytes for _, nbytes, *_ in claims)
+    return found
+
+
+def _stats(native: Native) -> dict[str, Any]:
+    found = native.stats()
+    found["arrays"] -= len(native.list(PREFIX))
+    return found
+
+
+def _taken(name: str, host: str) -> NameTaken:
+    return NameTaken(f"{name!r} exists already, on {host}; delete it, choose another name, or put() to replace it")

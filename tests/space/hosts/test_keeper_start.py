@@ -1,0 +1,109 @@
+"""Starting a keeper where others end it, or are faster; and what is refused for processes that are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openshelf import Space, _core
+from openshelf.errors import NotPermitted, OpenshelfError
+from openshelf.space.hosts import start_keeper
+from openshelf.space.hosts.start_keeper import Keeper
+from tests.conftest import alive, keeper_of
+from tests.elf import sanitizer
+from tests.processes import Peer, State
+
+SCRIPT = """
+import os, signal, socket, sys, time
+tries, path, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
+keeper = os.fork()
+if keeper:
+    os.write(1, b"%d" % keeper)
+    os._exit(0)
+os.setsid()
+for number in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), number)
+with open(tries, "a") as log:
+    log.write("x")
+if os.path.getsize(tries) <= kills:
+    os.kill(os.getpid(), signal.SIGKILL)
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listening.bind(path)
+listening.listen()
+time.sleep(30)
+"""
+
+
+def _stand_in(home: Path, kills: int) -> Keeper:
+    """A keeper that is killed before it answers, the first few times."""
+    path = home / "stand-in"
+    command = [sys.executable, "-I", "-S", "-c", SCRIPT, str(home / "tries"), f"{path}.sock", str(kills)]
+    return Keeper("a stand-in", path, command)
+
+
+def test_a_keeper_that_is_killed_before_it_answers_is_started_again(home: Path) -> None:
+    keeper = _stand_in(home, 2)
+    assert start_keeper.ensure(keeper) == keeper.socket
+    assert (home / "tries").read_text() == "xxx"
+
+
+def test_keepers_that_are_killed_again_and_again_are_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_keeper, "_START_S", 1.0)
+    with pytest.raises(OpenshelfError, match="a stand-in did not start"):
+        start_keeper.ensure(_stand_in(home, 1000))
+
+
+def _open(state: State, url: str) -> None:
+    state["space"] = Space.open(url, contribute="16MiB")
+    state["view"] = state["space"]["a"].numpy()
+
+
+_CLOSE = 5  # note_close
+
+
+def test_a_process_that_died_does_not_refuse_a_removal_though_its_end_was_not_heard(home: Path, url: str) -> None:
+    peer = Peer()
+    with Space.open(url, contribute="16MiB") as space:
+        space.put("a", np.zeros(4))
+        peer.call(_open, url)
+        keeper = keeper_of(home)
+    (directory,) = home.resolve().glob("demo@*")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(str(start_keeper.socket_path(home, url.split("/")[2])))
+        asking.send(struct.pack("<IIQQQQ", 99, 0, 0, 0, 0, 0))  # to be let in before it is stopped
+        asking.recv(1000)
+        os.kill(keeper, signal.SIGSTOP)
+        head = struct.pack("<IIQQQQ", _CLOSE, 0, _core.space_id(str(directory)), 0, 0, 0)
+        asking.send(head + str(directory).encode())  # heard before the end of the process
+        peer.kill()
+        os.kill(keeper, signal.SIGCONT)
+        answer = asking.recv(1000)
+    assert struct.unpack_from("<II", answer)[1] == 1, answer[40:]
+
+
+def test_a_space_is_not_removed_while_its_processes_wait_for_the_next_keeper(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Space.open(url, contribute="16MiB") as space:
+        space.put("a", np.zeros(4))
+        monkeypatch.setattr(start_keeper, "answers", lambda path: False)  # as between two keepers
+        with pytest.raises(NotPermitted, match="processes of this host have the space open"):
+            Space.remove(url)
+        monkeypatch.undo()
+        assert alive(keeper_of(home))
+        assert space["a"].numpy().tolist() == [0, 0, 0, 0]
+
+
+def test_a_keeper_runs_the_extension_of_who_started_it(home: Path, url: str) -> None:
+    """Sanitized where that is: a keeper with another extension would be tested for nothing."""
+    with Space.open(url, contribute="16MiB"):
+        maps = Path(f"/proc/{keeper_of(home)}/maps").read_text()
+    assert f" {_core.__file__}\n" in maps
+    assert ("/libasan.so" in maps) == (sanitizer() == "address")
