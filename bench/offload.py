@@ -25,7 +25,7 @@ from offload_contender import Contender
 from offload_shapes import SHAPES, write_checkpoint
 from offload_stream import plain
 from openshelf._core import DeviceArena
-from openshelf.offload._packed import Packed
+from openshelf.offload import Packed
 from openshelf.space import format_size
 from peers import Absent, needs
 from side_by_side import Report, Row, arguments, p99

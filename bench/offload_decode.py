@@ -20,7 +20,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from openshelf import offload
-from openshelf.offload._steps import Prefetch
+from openshelf.offload import Prefetch
 from openshelf.space import format_size
 from side_by_side import Report, Row, arguments, p99
 

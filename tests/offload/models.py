@@ -20,13 +20,15 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from openshelf.offload._captured import Captured
-from openshelf.offload._executor import Executor
-from openshelf.offload._program import Program
-from openshelf.offload._steps import Step
+from openshelf import offload
+from openshelf.offload.capture.captured import Captured
+from openshelf.offload.program.program import Program
+from openshelf.offload.program.steps import Step
+from openshelf.offload.run.executor import Executor
 from tests.offload.in_memory import Copier, homes_in
 
 VOCABULARY, BATCH, LENGTH = 211, 2, 19
+RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 Planner = Callable[[Program], tuple[list[Step], int]]
 SMALL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 112}
 

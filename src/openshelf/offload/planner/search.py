@@ -1,0 +1,157 @@
+"""The search for a good plan: greedy drafts with a few settings, the best of them refined.
+
+The greedy rule has settings that no rule gives: how much room to leave for reads ahead, how early these are, how dear
+running again is. A handful of them is tried, the likely ones first, until a draft is as good as any could be or the
+time is over: that of the processor, so that a busy machine finds the same plans. A draft costs a second for a training
+step of 80 layers, so that is what time allows; small programs are refined further, see _refine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from openshelf.offload.planner.candidate import Choice, Draft, draft
+from openshelf.offload.planner.deadlines import latest_starts
+from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.keep import choose_stays, crowding
+from openshelf.offload.planner.milp import solve_stays
+from openshelf.offload.planner.recompute import course_with_reruns
+from openshelf.offload.planner.refine import refine, shake
+from openshelf.offload.program.lifetimes import lifetimes
+from openshelf.offload.program.program import Program
+from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.steps import Prefetch, Store
+
+STARTS = 4  # drafts that are refined
+GOOD = 1.005  # a draft this close to the bound is not worth more search
+
+
+def schedule(
+    program: Program, budget: int, rates: Rates, dram: int, time_limit: float, homes: tuple[Home, ...] | None = None
+) -> tuple[Draft, list[str]]:
+    """The best draft found, and how it was found; `budget` is at least what `lifetimes` calls the least.
+
+    With `homes` these are where storages live; else flash is, and `dram` bytes of host memory.
+    """
+    deadline = time.thread_time() + time_limit
+    flash: tuple[Home, ...] = homes or tuple("flash" for _ in program.storages)
+    course = Course.of(program)
+    notes: list[str] = []
+    drafts = _greedy(course, budget, rates, flash, deadline)
+    if dram and homes is None:
+        drafts = _greedy(course, budget, rates, _homes(drafts[0], rates, dram), deadline)
+    best = drafts[0]
+    limit = GOOD * bound(program, rates, best.choice.homes)
+    if best.times.seconds > limit:
+        until = time.thread_time() + (deadline - time.thread_time()) / 2
+        best = min((refine(one, rates, budget, until) for one in drafts), key=lambda one: one.score)
+        notes.append("refined")
+    if best.times.seconds > limit:
+        solved, note = solve_stays(best, rates, budget, deadline)
+        notes.append(note)
+        best = min([best, *(refine(one, rates, budget, deadline) for one in solved)], key=lambda one: one.score)
+    if best.times.seconds > limit:
+        best = shake(best, rates, budget, deadline)
+    return best, notes
+
+
+def bound(program: Program, rates: Rates, homes: Sequence[Home]) -> float:
+    """Seconds that no plan is below.
+
+    Each operator runs after everything given that was used so far has been read, with all other operators yet to run;
+    and everything that is wanted is written after its last change. While bytes move, operators are slower.
+    """
+    seconds = np.array([op.seconds for op in program.ops])
+    count = len(seconds)
+    known = lifetimes(program)
+    back = set(known.written_back(program))
+    least = float(seconds.sum())
+    for home in ("flash", "dram"):
+        reads, writes = np.zeros(count + 1), np.zeros(count + 1)
+        for s, uses in enumerate(known.uses):
+            if homes[s] != home or not uses:
+                continue
+            nbytes = program.storages[s].nbytes
+            if program.storages[s].given:
+                reads[uses[0].position] += rates.read(home).seconds(nbytes)
+            if s in back:
+                writes[max(use.position for use in uses if use.changed)] += rates.write(home).seconds(nbytes)
+        before = np.concatenate([[0.0], np.cumsum(seconds)])
+        done = np.cumsum(reads)
+        slowed = (done[-1] - done) * (1 - 1 / rates.slowdown)
+        least = max(least, float((done + before[-1] - before + slowed).max()))
+        least = max(least, float((np.cumsum(writes[::-1])[::-1][:count] + before[1:]).max(initial=0.0)))
+    return least
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    reserve: float  # part of the budget that is left for reads ahead
+    ahead: float  # how many of the longest reads a read begins before it would be too late
+    long: int
+    full: float  # part of the budget to fill
+    again: float  # the weight of seconds for running again; 0: never
+
+
+def _settings() -> Iterator[_Setting]:
+    """The likely ones first."""
+    yield _Setting(0.1, 8, 50, 1.0, 0)
+    yield _Setting(0.1, 8, 50, 1.0, 1)
+    yield _Setting(0.0, float("inf"), 0, 1.0, 0)
+    tries = itertools.product((50, 0), (1.0, 0.92), (0.1, 0.25, 0.0, 0.5), (2, 8, float("inf"), 0), (0, 1, 4))
+    for long, full, reserve, ahead, again in tries:
+        yield _Setting(reserve, ahead, long, full, again)
+
+
+def _greedy(course: Course, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> list[Draft]:
+    """The best of the settings, the very best first; half of the time at the most."""
+    limit = GOOD * bound(course.program, rates, homes)
+    until = time.thread_time() + (deadline - time.thread_time()) / 2
+    crowded = (crowding(course, budget) > 0).tolist()
+    courses: dict[float, Course] = {0: course}
+    best: dict[tuple[float, int], Draft] = {}  # by score
+    for setting in _settings():
+        if best and (min(best)[0] <= limit or time.thread_time() > until):
+            break
+        if setting.again not in courses:
+            courses[setting.again] = course_with_reruns(course, rates, homes, crowded, setting.again)
+        now = courses[setting.again]
+        if setting.again and now is course:
+            continue
+        room = max(int(budget * setting.full), int(now.must.max(initial=0)))
+        stays = choose_stays(now, rates, homes, room, int(budget * setting.reserve))
+        starts: dict[tuple[int, int], int] = {}
+        if setting.ahead < float("inf"):
+            longest = max(
+                (rates.read(homes[s]).seconds(x.nbytes) for s, x in enumerate(course.program.storages)), default=0.0
+            )
+            starts = latest_starts(now, now.residencies(stays), rates, homes, setting.ahead * longest)
+        found = draft(Choice(now, homes, tuple(stays), starts, room, setting.long), rates, budget)
+        best[found.score] = found
+        if len(best) > STARTS:
+            del best[max(best)]
+    return [best[score] for score in sorted(best)]
+
+
+def _homes(best: Draft, rates: Rates, dram: int) -> tuple[Home, ...]:
+    """Host memory for what saves the most time there for its bytes, as long as it lasts; flash for the rest."""
+    storages = best.choice.course.program.storages
+    saved = [0.0] * len(storages)
+    for step in best.steps:
+        nbytes = storages[step.storage].nbytes if isinstance(step, Prefetch | Store) else 0
+        if isinstance(step, Prefetch):
+            saved[step.storage] += rates.flash_read.seconds(nbytes) - rates.dram_read.seconds(nbytes)
+        elif isinstance(step, Store):
+            saved[step.storage] += rates.flash_write.seconds(nbytes) - rates.dram_write.seconds(nbytes)
+    homes: list[Home] = ["flash"] * len(storages)
+    sizes = best.choice.course.sizes
+    for s in sorted(range(len(storages)), key=lambda s: -saved[s] / max(1, sizes[s])):
+        if saved[s] > 0 and sizes[s] <= dram:
+            homes[s] = "dram"
+            dram -= sizes[s]
+    return tuple(homes)

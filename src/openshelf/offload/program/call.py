@@ -1,0 +1,81 @@
+"""A Call: one operator of torch as it was captured, its tensors named by the storage that they are views of.
+
+A View says all there is to say of a tensor but where its storage is: dtype, shape, strides and offset, exactly as torch
+had them, because some kernels add up in another order for other strides. What only makes views (`t`, `view`, `expand`)
+is therefore no call: the view is in the calls that use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from openshelf.offload.program.program import Phase
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A tensor: elements of `dtype` in a storage, `offset` elements from its beginning."""
+
+    storage: int
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """An operator with its arguments; `makes` are its results, in order, None for those that are no new tensor.
+
+    `kernel` is an `OpOverload` of torch, or an `Update`.
+    """
+
+    kernel: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    makes: tuple[View | None, ...]
+    reads: tuple[int, ...]
+    changes: tuple[int, ...]
+    phase: Phase
+    where: str
+    unread: tuple[int, ...] = ()  # which results nobody reads; a kernel may leave these out
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Equal for calls that do the same on other storages. Which arguments share a storage is part of it."""
+        numbers: dict[int, int] = {}
+
+        def renumbered(view: View) -> View:
+            return dataclasses.replace(view, storage=numbers.setdefault(view.storage, len(numbers)))
+
+        parts = map_views((self.args, tuple(sorted(self.kwargs.items())), self.makes), renumbered)
+        return (self.name, repr(parts))
+
+
+def map_views(value: Any, change: Callable[[View], Any]) -> Any:
+    """`value`, any nesting of lists, tuples and dicts, with each View in it changed."""
+    if isinstance(value, View):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_views(one, change) for one in value)
+    if isinstance(value, dict):
+        return {key: map_views(one, change) for key, one in value.items()}
+    return value
+
+
+def views_of(value: Any) -> Iterator[View]:
+    """The Views in any nesting of lists, tuples and dicts."""
+    if isinstance(value, View):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from views_of(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from views_of(one)
