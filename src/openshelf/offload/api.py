@@ -11,11 +11,12 @@ from openshelf.fabric import Fabric
 from openshelf.offload.capture.arguments import arguments_of
 from openshelf.offload.capture.capture import capture, capture_training
 from openshelf.offload.capture.captured import Captured
-from openshelf.offload.capture.fake_kernels import OtherStrides, learn
+from openshelf.offload.capture.fake_kernels import OF_THIS_PROCESS, KernelStrides
 from openshelf.offload.measure.operators import measured
 from openshelf.offload.measure.transfers import CALIBRATING, rates_of
 from openshelf.offload.planner.plan import Plan, make_plan
 from openshelf.offload.planner.simulate import Times
+from openshelf.offload.program.out_forms import OtherStrides
 from openshelf.offload.program.rates import Rates
 from openshelf.offload.program.torch import torch
 from openshelf.offload.run.compare import Check, compare
@@ -118,10 +119,12 @@ def plan(
         raise BadInput(f"micro={micro} and clip={clip} are for training: give an optimizer, a loss, or train=True")
     if trains:
         captured = _captured(
-            lambda: capture_training(model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip)
+            lambda strides: capture_training(
+                model, args, kwargs, loss=loss, optimizer=optimizer, micro=micro, clip=clip, strides=strides
+            )
         )
     else:
-        captured = _captured(lambda: capture(model, args, kwargs))
+        captured = _captured(lambda strides: capture(model, args, kwargs, strides=strides))
     beside = max(captured.outside, default=0)
     made = make_plan(
         captured.program, room - beside, rates_of(fabric), dram=host, stay=stay, time_limit=time_limit, cache=cache,
@@ -131,11 +134,11 @@ def plan(
     return ModelPlan(captured, made, (args, kwargs), before, calibrated)
 
 
-def _captured(record: Callable[[], Captured]) -> Captured:
+def _captured(record: Callable[[KernelStrides], Captured]) -> Captured:
     """Captured and measured; captured once more if kernels lay results out otherwise than their fake forms did."""
     while True:
         try:
-            return measured(record())
+            return measured(record(OF_THIS_PROCESS))
         except OtherStrides as error:
-            if not learn(error.found):
+            if not OF_THIS_PROCESS.learn(error.found):
                 raise

@@ -15,8 +15,9 @@ from openshelf.offload.capture.tree import flatten, key_of
 from openshelf.offload.program.torch import torch
 from openshelf.offload.run.by_module import ByModule
 from openshelf.offload.run.emptied import Emptied, Forward, values_of
-from openshelf.offload.run.runner import Runner, packed_state, state_of
+from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.packed import Packed
+from openshelf.offload.weights.source import packed_state, state_of
 from openshelf.space import parse_size
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from openshelf._core import DeviceArena  # noqa: E402
 from openshelf.offload.capture.affine import Line, at, varies  # noqa: E402
-from openshelf.offload.decoder.kv_tier import KVTier, as_tensor, grain  # noqa: E402
+from openshelf.offload.decoder.kv_tier import KVTier, grain  # noqa: E402
 from openshelf.offload.decoder.model import Shape  # noqa: E402
 from openshelf.offload.planner.resident import spread  # noqa: E402
+from openshelf.offload.program.torch import arena_bytes  # noqa: E402
 
 SHAPES = [Shape(2, 2, 16, torch.float32), Shape(2, 2, 48, torch.float32)]  # sectors of 64, and of 64 tokens in three
 GRAIN = grain(SHAPES)
@@ -31,7 +32,7 @@ PIECES = st.lists(st.tuples(st.integers(1, 70), st.booleans(), st.integers(1, 3)
 def test_what_was_appended_is_read_back(pieces: list[tuple[int, bool, int]], home: Any, tmp_path_factory: Any) -> None:
     arena = DeviceArena(sum(shape.rows * LONGEST * shape.token_bytes for shape in SHAPES))
     tier = KVTier(SHAPES, LONGEST, home, arena, Path(tmp_path_factory.getbasetemp()))
-    whole = as_tensor(arena)
+    whole = arena_bytes(arena)
     numbers = torch.Generator().manual_seed(len(pieces))
     told = [torch.empty(shape.rows, 0, shape.width) for shape in SHAPES]
     for tokens, stored, grains in pieces:

@@ -19,6 +19,7 @@ from openshelf.offload.capture.arguments import Given, hand_out, take_in
 from openshelf.offload.capture.buffers import computed_buffers
 from openshelf.offload.capture.captured import Captured, Draft, finish, modules_of, trained_of
 from openshelf.offload.capture.decompositions import taken_apart_as_when_run
+from openshelf.offload.capture.fake_kernels import OF_THIS_PROCESS, KernelStrides
 from openshelf.offload.capture.hooks import need_no_hooks
 from openshelf.offload.capture.known_values import not_traced, really
 from openshelf.offload.capture.optimizer import Updates
@@ -32,13 +33,18 @@ fake_errors: Any = torch._subclasses.fake_tensor
 
 @told("capturing the model")
 def capture(
-    model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, give_back: bool = True
+    model: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    give_back: bool = True,
+    strides: KernelStrides = OF_THIS_PROCESS,
 ) -> Captured:
     """The program of `model(*args, **kwargs)` without gradients.
 
     `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run.
     """
-    with _recording(model, training=False) as (recorder, draft, fakes), torch.no_grad(), recorder:
+    with _recording(model, strides, training=False) as (recorder, draft, fakes), torch.no_grad(), recorder:
         given = take_in(recorder, draft, args, kwargs or {})
         result = model(*given.args, **given.kwargs)
         hand_out(recorder, draft, result, given if give_back else Given.nothing())
@@ -56,6 +62,7 @@ def capture_training(
     optimizer: Any = None,
     micro: int = 1,
     clip: float | None = None,
+    strides: KernelStrides = OF_THIS_PROCESS,
 ) -> Captured:
     """The program of one step of training: forward, backward, and the update of each parameter.
 
@@ -66,7 +73,7 @@ def capture_training(
     """
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
-    with _recording(model, training=True) as (recorder, draft, fakes), torch.enable_grad(), recorder:
+    with _recording(model, strides, training=True) as (recorder, draft, fakes), torch.enable_grad(), recorder:
         recorder.training, draft.trained = True, trained_of(model)
         sink = _Sink(recorder, draft, fakes, optimizer, clip)
         losses = []
@@ -219,13 +226,13 @@ _MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @contextlib.contextmanager
-def _recording(model: Any, *, training: bool) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
     if not hasattr(model, "named_parameters"):
         raise BadInput(
             f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
         )
     need_no_hooks(model, training=training)
-    recorder = Recorder()
+    recorder = Recorder(strides)
     names: dict[int, tuple[str, ...]] = {}
     draft = Draft(names, {}, [], [], None, modules_of(model))
     fakes, by_id = _Fakes({}, [], [], []), {}

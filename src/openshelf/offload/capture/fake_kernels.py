@@ -1,57 +1,45 @@
 """Fake forms of operators, where torch's own are stricter than the kernel that runs on a CPU, or have other strides.
 
 Some fake forms lay their results out otherwise than the kernel does (`copysign` and `floor_divide` of tensors that are
-not contiguous, `channel_shuffle` and others of images by channels). That is seen when operators are measured; strides
-are learned then, for as long as the process lives, and the model is captured again.
+not contiguous, `channel_shuffle` and others of images by channels). Measuring operators finds that out. Then whoever
+asked for the capture has its KernelStrides learn the strides, and captures the model again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from openshelf.errors import CaptureFailed
-from openshelf.offload.program.call import View, map_views
+from openshelf.offload.program.call import anywhere
 from openshelf.offload.program.torch import torch
 
 Strides = tuple[int, ...]
-_learned: dict[Any, dict[int, Strides]] = {}  # a call -> its results -> their strides
 
 
-class OtherStrides(CaptureFailed):
-    """Kernels lay results out otherwise than their fake forms: `found` says how."""
+class KernelStrides:
+    """How kernels lay out their results, where fake forms do otherwise: it is told, and keeps to it from then on."""
 
-    def __init__(self, message: str, found: Mapping[Any, dict[int, Strides]]) -> None:
-        super().__init__(message)
-        self.found = found
+    def __init__(self) -> None:
+        self._known: dict[Any, dict[int, Strides]] = {}  # a call -> its results -> their strides
 
+    def learn(self, found: Mapping[Any, dict[int, Strides]]) -> bool:
+        """Fake forms of these calls have these strides from now on. False if they should have had them already."""
+        new = {key: strides for key, strides in found.items() if key not in self._known}
+        self._known.update(new)
+        return bool(new)
 
-def learn(found: Mapping[Any, dict[int, Strides]]) -> bool:
-    """Fake forms of these calls have these strides from now on. False if they should have had them already."""
-    new = {key: strides for key, strides in found.items() if key not in _learned}
-    _learned.update(new)
-    return bool(new)
-
-
-def laid_out(func: Any, taken: Any, result: Any) -> Any:
-    """The result of a fake form, with the strides that were learned."""
-    if not _learned:
-        return result
-    results = list(result) if isinstance(result, (list, tuple)) else [result]
-    for number, strides in _learned.get(key_of(func, taken), {}).items():
-        results[number] = torch.empty_strided(results[number].shape, strides, dtype=results[number].dtype, device="cpu")
-    return tuple(results) if isinstance(result, (list, tuple)) else results[0]
+    def laid_out(self, func: Any, taken: Any, result: Any) -> Any:
+        """The result of a fake form, with the strides that were learned."""
+        if not self._known:
+            return result
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        for number, strides in self._known.get(anywhere(func, taken), {}).items():
+            like = results[number]
+            results[number] = torch.empty_strided(like.shape, strides, dtype=like.dtype, device="cpu")
+        return tuple(results) if isinstance(result, (list, tuple)) else results[0]
 
 
-def key_of(func: Any, taken: Any) -> Any:
-    """Equal for calls that do the same on other storages."""
-    numbers: dict[int, int] = {}
-
-    def anywhere(view: View) -> View:
-        return dataclasses.replace(view, storage=numbers.setdefault(view.storage, len(numbers)))
-
-    return str(func), repr(map_views(taken, anywhere))
+OF_THIS_PROCESS = KernelStrides()  # what captures go by if they are given no other: kernels are the process's, too
 
 
 def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:

@@ -16,14 +16,14 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, Mismatch
 from openshelf.offload.capture.update_rules import Rule, numbers, rule_of
-from openshelf.offload.program.call import Call, View
+from openshelf.offload.program.call import Call, OwnKernel, View
 from openshelf.offload.program.torch import torch
 
 GRAIN = 32768  # at::internal::GRAIN_SIZE
 
 
 @dataclasses.dataclass(frozen=True)
-class Update:
+class Update(OwnKernel):
     """The kernel of a call that updates a parameter: args are parameter, gradient, states."""
 
     rule: Rule
@@ -35,11 +35,14 @@ class Update:
         return self.rule.name
 
     @property
+    def scratches(self) -> int:
+        return self.rule.scratch
+
+    @property
     def workspace(self) -> int:
         return self.rule.scratch * self.piece * self.item
 
     def bind(self, tensors: list[Any], scratch: list[Any]) -> Callable[[], None]:
-        """What updates: `tensors` and `scratch` stay where they are."""
         param, grad, *states = tensors
         runs = []
         if any(one.stride() != param.stride() for one in (grad, *states)):

@@ -19,7 +19,7 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload.capture.decompositions import REFUSED_BACKWARD, check_backward, masks
-from openshelf.offload.capture.fake_kernels import FAKES, laid_out
+from openshelf.offload.capture.fake_kernels import FAKES, KernelStrides
 from openshelf.offload.capture.known_values import Known, really
 from openshelf.offload.capture.rng import Draws
 from openshelf.offload.program.call import Call, View
@@ -49,8 +49,9 @@ class Stored:
 class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
     """`calls` and `stored` grow while it is entered; `fakes` is the mode that its tensors belong to."""
 
-    def __init__(self) -> None:
+    def __init__(self, strides: KernelStrides) -> None:
         super().__init__()
+        self._strides = strides
         self.fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
         self.calls: list[Call] = []
         self.stored: list[Stored] = []
@@ -131,7 +132,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             value = self.known.scalar(taken[0][0])
             if value is not None:
                 return value
-        result = laid_out(func, taken, FAKES.get(func, func)(*args, **kwargs))
+        result = self._strides.laid_out(func, taken, FAKES.get(func, func)(*args, **kwargs))
         if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
             self._need_same_sizes(func, (args, kwargs), taken)
         self._record(func, taken, result)

@@ -15,7 +15,7 @@ from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, Closed, NoRoom
 from openshelf.fabric import Fabric
 from openshelf.offload.decoder.executor import GrownRun
-from openshelf.offload.decoder.kv_tier import KVTier, as_tensor, grain
+from openshelf.offload.decoder.kv_tier import KVTier, grain
 from openshelf.offload.decoder.memory import Tiers
 from openshelf.offload.decoder.model import Growing
 from openshelf.offload.decoder.plan import GrownPlan, growth_of, plan_growth
@@ -23,7 +23,7 @@ from openshelf.offload.measure.transfers import rates_of
 from openshelf.offload.move.mover import Lane
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.rates import Home, Rates
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.weights.source import packed_from
 from openshelf.space import format_size, parse_size
 
@@ -184,7 +184,7 @@ class Decoder:
         try:
             tiers.begin(name, grown, past, tokens)
             if (name, room) not in self._runs:
-                self._runs[name, room] = GrownRun(grown, self.longest, as_tensor(self._arena), tiers)
+                self._runs[name, room] = GrownRun(grown, self.longest, arena_bytes(self._arena), tiers)
             logits = self._runs[name, room].run(tokens if name == FIRST else past, ids)
             whole = True
         finally:

@@ -19,7 +19,7 @@ from openshelf.offload.cache import cache_folder
 from openshelf.offload.decoder.model import Shape
 from openshelf.offload.move.mover import Lane
 from openshelf.offload.program.rates import Home
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.weights.files import Scratch, sectors
 
 
@@ -30,11 +30,6 @@ def grain(shapes: Sequence[Shape]) -> int:
 
 def _sector_tokens(shape: Shape) -> int:
     return math.lcm(SECTOR, shape.token_bytes) // shape.token_bytes
-
-
-def as_tensor(arena: DeviceArena) -> Any:
-    """All of an arena, as bytes."""
-    return torch.frombuffer(memoryview(arena.range(0, arena.nbytes, None)), dtype=torch.uint8)
 
 
 class KVTier:
@@ -48,7 +43,7 @@ class KVTier:
     ) -> None:
         self.past = self.room = 0
         self._shapes, self._longest = shapes, longest
-        self._owner, self._arena = arena, as_tensor(arena)
+        self._owner, self._arena = arena, arena_bytes(arena)
         self._streamer = Streamer(arena, arena.address, arena.nbytes)
         self._moving: dict[int, tuple[int, list[StreamTicket]]] = {}
         self._file: StreamFile | None = None
@@ -65,7 +60,7 @@ class KVTier:
             self._memory = DeviceArena(sectors(sum(sizes)))
             begins = [sum(sizes[:number]) for number in range(len(sizes))]
             self._places = [self._memory.address + begin for begin in begins]
-            whole = as_tensor(self._memory)
+            whole = arena_bytes(self._memory)
             self._tails = [  # all of it: what is in memory at home
                 whole[begin : begin + size].view(shape.dtype).view(shape.rows, longest, shape.width)
                 for begin, size, shape in zip(begins, sizes, shapes, strict=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from openshelf._core import DeviceArena
 from openshelf.errors import CaptureFailed
-from openshelf.offload.decoder.kv_tier import KVTier, as_tensor
+from openshelf.offload.decoder.kv_tier import KVTier
 from openshelf.offload.decoder.plan import GrownPlan, Growth
 from openshelf.offload.move.homes import Homes
 from openshelf.offload.move.mover import Lane, Mover
 from openshelf.offload.program.steps import Store
-from openshelf.offload.program.torch import bytes_of
+from openshelf.offload.program.torch import arena_bytes, bytes_of
 from openshelf.offload.weights.packed import Packed
 
 
@@ -29,7 +29,7 @@ class Tiers:
     ) -> None:
         self.reads = self.writes = self.appends = 0
         self.settled = 0  # bytes that were brought to where they stay
-        self._kv_tier, self._arena = kv, as_tensor(arena)
+        self._kv_tier, self._arena = kv, arena_bytes(arena)
         self._homes, numbers = Homes(folder), dict[str, int]()
         self._weights: dict[str, dict[int, int]] = {}  # program -> storage -> number
         self._others: dict[tuple[str, int], dict[int, int]] = {}  # what a plan stores besides, by program and room

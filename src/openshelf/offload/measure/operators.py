@@ -24,12 +24,18 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload.capture.captured import Captured
-from openshelf.offload.capture.fake_kernels import OtherStrides
 from openshelf.offload.program.call import Call, View, map_views, views_of
 from openshelf.offload.program.lifetimes import padded
-from openshelf.offload.program.out_forms import Instruction, check_results, instruction, span, workspace_of
+from openshelf.offload.program.out_forms import (
+    Instruction,
+    OtherStrides,
+    check_results,
+    instruction,
+    span,
+    workspace_of,
+)
 from openshelf.offload.program.progress import told
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import arena_bytes, torch
 
 RING = 128 << 20  # larger than the caches of most processors
 ENOUGH_S = 1.5  # what takes longer than this is measured in two rounds, or a few
@@ -111,7 +117,7 @@ def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
     sizes, touched = _sizes(captured), [_touched(call) for call in captured.calls]
     ring = _Ring(_ring_bytes(captured))
     memory = DeviceArena(max(ring.nbytes + _work(captured), 4096))
-    arena = torch.frombuffer(memoryview(memory.range(0, memory.nbytes, None)), dtype=torch.uint8)
+    arena = arena_bytes(memory)
     arena[: arena.numel() // 4 * 4].view(torch.float32).fill_(0.5)
     runs: collections.Counter[Any] = collections.Counter()
     made: list[Made] = []

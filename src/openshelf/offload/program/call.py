@@ -8,6 +8,7 @@ is therefore no call: the view is in the calls that use it.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,11 +26,29 @@ class View:
     offset: int = 0
 
 
+class OwnKernel(ABC):
+    """A kernel that is no operator of torch: it changes its first arguments in place, through scratch in the arena."""
+
+    @property
+    @abstractmethod
+    def scratches(self) -> int:
+        """How many tensors of scratch it is given."""
+
+    @property
+    @abstractmethod
+    def workspace(self) -> int:
+        """Bytes of all of them."""
+
+    @abstractmethod
+    def bind(self, tensors: list[Any], scratch: list[Any]) -> Callable[[], None]:
+        """What runs it: `tensors` and `scratch` stay where they are."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """An operator with its arguments; `makes` are its results, in order, None for those that are no new tensor.
 
-    `kernel` is an `OpOverload` of torch, or an `Update`.
+    `kernel` is an `OpOverload` of torch, or an OwnKernel.
     """
 
     kernel: Any
@@ -49,13 +68,17 @@ class Call:
     @property
     def signature(self) -> tuple[Any, ...]:
         """Equal for calls that do the same on other storages. Which arguments share a storage is part of it."""
-        numbers: dict[int, int] = {}
+        return anywhere(self.kernel, (self.args, tuple(sorted(self.kwargs.items())), self.makes))
 
-        def renumbered(view: View) -> View:
-            return dataclasses.replace(view, storage=numbers.setdefault(view.storage, len(numbers)))
 
-        parts = map_views((self.args, tuple(sorted(self.kwargs.items())), self.makes), renumbered)
-        return (self.name, repr(parts))
+def anywhere(kernel: Any, parts: Any) -> tuple[str, str]:
+    """Equal for a kernel with equal `parts` on other storages: these are numbered by where they first appear."""
+    numbers: dict[int, int] = {}
+
+    def renumbered(view: View) -> View:
+        return dataclasses.replace(view, storage=numbers.setdefault(view.storage, len(numbers)))
+
+    return str(kernel), repr(map_views(parts, renumbered))
 
 
 def map_views(value: Any, change: Callable[[View], Any]) -> Any:

@@ -8,13 +8,11 @@ torch takes for that is outside the arena, and counted. Some forms named `out` d
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from openshelf.errors import CaptureFailed
-from openshelf.offload.capture.fake_kernels import OtherStrides, key_of
-from openshelf.offload.capture.optimizer import Update
-from openshelf.offload.program.call import Call, View, map_views
+from openshelf.offload.program.call import Call, OwnKernel, View, anywhere, map_views
 from openshelf.offload.program.torch import torch
 
 aten: Any = torch.ops.aten
@@ -34,9 +32,17 @@ WRONG_OUT = {"native_batch_norm", "_native_batch_norm_legit", "linalg_lstsq"}
 WITH_NUMBERS = {aten.mul.Scalar: torch.mul, aten.div.Scalar: torch.div}
 
 
+class OtherStrides(CaptureFailed):
+    """Kernels lay results out otherwise than their fake forms: `found` says how, by call (`anywhere`) and result."""
+
+    def __init__(self, message: str, found: Mapping[Any, dict[int, tuple[int, ...]]]) -> None:
+        super().__init__(message)
+        self.found = found
+
+
 def workspace_of(call: Call) -> tuple[int, int]:
     """Bytes that a call needs beside the storages it touches: in the arena, and (what can be known of it) outside."""
-    if isinstance(call.kernel, Update):
+    if isinstance(call.kernel, OwnKernel):
         return call.kernel.workspace, 0
     if all(view is None for view in call.makes) or _direct(call):
         return 0, 0
@@ -49,8 +55,8 @@ def instruction(call: Call, tensors: Tensors, scratch: Callable[[Any, int], list
     `tensors` gives the tensor of a View; `scratch(dtype, n)` gives n tensors that share the workspace.
     """
     kernel = call.kernel
-    if isinstance(kernel, Update):
-        rooms = scratch(call.args[0].dtype, kernel.rule.scratch)
+    if isinstance(kernel, OwnKernel):
+        rooms = scratch(call.args[0].dtype, kernel.scratches)
         return kernel.bind([tensors(view) for view in call.args], rooms), (), {}
     if kernel in NOTHING_WRITTEN:
         return None
@@ -188,7 +194,7 @@ def check_results(call: Call, pairs: list[tuple[int, Any]], results: Any) -> Non
                 raise CaptureFailed(why)
             strides[number] = tuple(made.stride())
     if strides:
-        raise OtherStrides(why, {key_of(call.kernel, (call.args, call.kwargs)): strides})
+        raise OtherStrides(why, {anywhere(call.kernel, (call.args, call.kwargs)): strides})
 
 
 def _distances(tensor: Any) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openshelf._core import DeviceArena
 from openshelf.space._dtypes import torch_module
 
 torch: Any = torch_module()
@@ -13,3 +14,8 @@ def bytes_of(tensor: Any) -> Any:
     """All of a tensor's storage, as bytes that share its memory."""
     storage = tensor.untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),))
+
+
+def arena_bytes(arena: DeviceArena) -> Any:
+    """All of an arena, as bytes that share its memory."""
+    return torch.frombuffer(memoryview(arena.range(0, arena.nbytes, None)), dtype=torch.uint8)

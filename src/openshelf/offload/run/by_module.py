@@ -22,12 +22,11 @@ from openshelf.errors import CaptureFailed, NoRoom
 from openshelf.offload.capture.hooks import need_no_backward_hooks
 from openshelf.offload.capture.reachable import tensors_in
 from openshelf.offload.capture.tree import PLAIN, flatten, refilled
-from openshelf.offload.decoder.kv_tier import as_tensor
 from openshelf.offload.move.homes import Homes
 from openshelf.offload.move.mover import Lane, Mover
 from openshelf.offload.planner.offsets.free_list import Holes
 from openshelf.offload.program.lifetimes import padded
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.emptied import Forward, values_of
 from openshelf.offload.run.module_uses import Weights, noted
 from openshelf.offload.weights.pack import pack_state
@@ -85,7 +84,7 @@ class ByModule:
         for number, name in enumerate(names):
             homes.packed(number, packed, name)
         arena = DeviceArena(self._budget)
-        self._arena, self._mover, self._holes = as_tensor(arena), Mover(homes, arena), Holes(self._budget)
+        self._arena, self._mover, self._holes = arena_bytes(arena), Mover(homes, arena), Holes(self._budget)
         self._at: dict[int, int] = {}  # storages in the arena, and their offsets
         self._coming: set[int] = set()
         self._pins: Counter[int] = Counter()

@@ -21,8 +21,9 @@ from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.call import views_of
 from openshelf.offload.program.lifetimes import ALIGNMENT
 from openshelf.offload.program.progress import told
-from openshelf.offload.program.torch import torch
-from openshelf.offload.run.runner import Runner, packed_state
+from openshelf.offload.program.torch import arena_bytes, torch
+from openshelf.offload.run.runner import Runner
+from openshelf.offload.weights.source import packed_state
 from openshelf.space import format_size
 
 MARK = 0xA5
@@ -67,7 +68,7 @@ def compare(
 ) -> Check:
     """Runs `plan`, and compares time and memory with what it says. Random state is as before."""
     arena = DeviceArena(max(plan.peak, 4096) + BEHIND)
-    marked = torch.frombuffer(memoryview(arena.range(0, arena.nbytes, None)), dtype=torch.uint8).fill_(MARK)
+    marked = arena_bytes(arena).fill_(MARK)
     packed = packed_state(captured, _made_up_weights(captured), folder)
     with generators_as_before(captured), Runner(captured, plan, packed, folder=folder, arena=arena) as run:
         outside = run.outside(batches)

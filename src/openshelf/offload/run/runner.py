@@ -10,12 +10,12 @@ import contextlib
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import BadInput, Closed, Mismatch
+from openshelf.errors import Closed, Mismatch
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.measure.operators import taken_outside
 from openshelf.offload.move.homes import Homes
@@ -26,44 +26,14 @@ from openshelf.offload.program.call import View
 from openshelf.offload.program.out_forms import Instruction
 from openshelf.offload.program.program import Storage
 from openshelf.offload.program.steps import Store
-from openshelf.offload.program.torch import bytes_of, torch
+from openshelf.offload.program.torch import arena_bytes, bytes_of, torch
 from openshelf.offload.run.executor import Executor
+from openshelf.offload.weights.checkpoint import STATE, STEP, WEIGHT, Saved
 from openshelf.offload.weights.files import sectors
-from openshelf.offload.weights.format import PackedTensor
-from openshelf.offload.weights.pack import pack_sources, pack_state
+from openshelf.offload.weights.pack import pack_sources
 from openshelf.offload.weights.packed import Packed
-from openshelf.offload.weights.writer import Source
-
-WEIGHT, STATE, STEP = "weight:", "state:", "step"  # how a checkpoint names its tensors
-
 
 _STEPS = -1  # the number of steps that were done, as if it were a storage
-
-
-class _Saved:
-    """What a checkpoint has: storages once, however many tensors are in them, read when their turn comes."""
-
-    def __init__(self, value: Callable[[int], Any]) -> None:
-        self.sources: list[Source] = []
-        self.tensors: dict[str, PackedTensor] = {}
-        self._value, self._numbers = value, dict[int, int]()
-        self._bytes: Any = None
-
-    def add(self, name: str, storage: int, nbytes: int, view: View | None = None) -> None:
-        number = self._numbers.setdefault(storage, len(self.sources))
-        if number == len(self.sources):
-            self.sources.append(Source(name, nbytes, lambda room, at: self._fill(storage, room, at)))
-        if view is None:
-            self.tensors[name] = PackedTensor(number, "uint8", (nbytes,), (1,))
-        else:
-            kind, offset = str(view.dtype).removeprefix("torch."), view.offset * view.dtype.itemsize
-            self.tensors[name] = PackedTensor(number, kind, view.shape, view.strides, offset)
-
-    def _fill(self, storage: int, room: memoryview, at: int) -> None:
-        if at == 0:
-            self._bytes = None  # one at a time
-            self._bytes = self._value(storage).numpy()
-        room[:] = self._bytes[at : at + len(room)]
 
 
 class Runner:
@@ -103,8 +73,7 @@ class Runner:
         self._mover = Mover(self._homes, self._arena)
         self._executor: Executor | None = None
         with torch.inference_mode(False):  # tensors made in that mode could not be used outside of it
-            memory = memoryview(self._arena.range(0, self._arena.nbytes, None))
-            self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+            self._bytes = arena_bytes(self._arena)
             self.rebind(captured)
         for index, offset in plan.stays.items():
             self._mover.begin_read(index, offset)
@@ -162,7 +131,7 @@ class Runner:
         with self._open():
             changed = {one for op in self._plan.program.ops for one in op.changes}
             wanted = set(self._homes) - (self._captured.values.keys() - changed)  # others are not in checkpoints
-            saved = _Saved(self._value)
+            saved = Saved(self._value)
             for name, view in self._captured.views.items():
                 if view.storage in wanted:
                     saved.add(WEIGHT + name, view.storage, self._plan.program.storages[view.storage].nbytes, view)
@@ -296,34 +265,3 @@ def _dram(plan: Plan, stored: set[int]) -> int:
 def _has_home(storage: Storage, stored: set[int]) -> bool:
     """Inputs have one if they are changed, and leave the arena: they come from the caller, outputs go there."""
     return storage.kind != "output" and (storage.index in stored or (storage.given and storage.kind != "input"))
-
-
-def state_of(model: Any) -> dict[str, Any]:
-    """All parameters and buffers by all their names, those that are not saved included."""
-    found = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in found.items()}
-
-
-def packed_state(
-    captured: Captured, state: Mapping[str, Any], folder: Path | str | None, *, whole: bool = False
-) -> Packed:
-    """The weights of a model in memory, packed in the order of their use, in a file without a name.
-
-    `whole`: those that the program does not use, too, after the others.
-    """
-    order, tensors = [], {}
-    for storage in captured.program.storages:
-        names = captured.names.get(storage.index, ())
-        if not names or storage.index in captured.values:
-            continue
-        tensor = state.get(names[0])
-        if tensor is None:
-            raise BadInput(f"the plan was made for a model with {names[0]!r}, this one has none: make a new plan")
-        if tensor.is_meta:
-            raise BadInput(f"{names[0]!r} is on the meta device: give load() the checkpoint's path instead")
-        order.append(names[0])
-        tensors[names[0]] = tensor
-    if whole:
-        computed = {name for index in captured.values for name in captured.names.get(index, ())}
-        tensors |= {name: one for name, one in state.items() if not one.is_meta and name not in computed}
-    return pack_state(tensors, order, folder=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.offload.capture.captured import Captured, Modules, modules_of, trained_of
 from openshelf.offload.program.call import View
 from openshelf.offload.program.torch import torch
-from openshelf.offload.run.runner import STEP, WEIGHT, packed_state, state_of
-from openshelf.offload.weights.pack import pack_shards
+from openshelf.offload.weights.checkpoint import STEP, WEIGHT
+from openshelf.offload.weights.pack import pack_shards, pack_state
 from openshelf.offload.weights.packed import Packed, is_packed
 
 
@@ -44,6 +45,37 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
         return _checked(captured, pack_shards(path, order, tied=tied, folder=folder))
     except UnknownName as error:
         raise UnknownName(f"{path} is not of the model that was planned: {error}") from error
+
+
+def state_of(model: Any) -> dict[str, Any]:
+    """All parameters and buffers by all their names, those that are not saved included."""
+    found = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def packed_state(
+    captured: Captured, state: Mapping[str, Any], folder: Path | str | None, *, whole: bool = False
+) -> Packed:
+    """The weights of a model in memory, packed in the order of their use, in a file without a name.
+
+    `whole`: those that the program does not use, too, after the others.
+    """
+    order, tensors = [], {}
+    for storage in captured.program.storages:
+        names = captured.names.get(storage.index, ())
+        if not names or storage.index in captured.values:
+            continue
+        tensor = state.get(names[0])
+        if tensor is None:
+            raise BadInput(f"the plan was made for a model with {names[0]!r}, this one has none: make a new plan")
+        if tensor.is_meta:
+            raise BadInput(f"{names[0]!r} is on the meta device: give load() the checkpoint's path instead")
+        order.append(names[0])
+        tensors[names[0]] = tensor
+    if whole:
+        computed = {name for index in captured.values for name in captured.names.get(index, ())}
+        tensors |= {name: one for name, one in state.items() if not one.is_meta and name not in computed}
+    return pack_state(tensors, order, folder=folder)
 
 
 def _need_same_modules(planned: Modules, found: Modules) -> None:
