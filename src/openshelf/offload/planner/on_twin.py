@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openshelf.offload.program.steps import Detach, Prefetch, Run, Wait
+from openshelf.offload.planner.replay import ARRIVE, LAND, READ, RUN, WRITE, Replay
 from openshelf.twin import Tasks
 
 if TYPE_CHECKING:
@@ -22,21 +22,17 @@ def add_plan(plan: Plan, tasks: Tasks, rank: int, flash: int, dram: int) -> int:
     ends = {"flash": flash, "dram": dram}
     storages, ops = plan.program.storages, plan.program.ops
     under_way: dict[int, int] = {}  # the transfer of a storage
-    queues: dict[tuple[str, bool], int] = {}  # the last transfer of each lane
+    queues: dict[tuple[str, int], int] = {}  # the last transfer of each lane
     before: list[int] = []  # what the next step waits for: the operator before it, and transfers that were waited for
-    for step in plan.steps:
-        if isinstance(step, Run):
-            op = ops[step.op]
-            before = [tasks.compute(op.seconds, rank, before, name=op.name)]
-        elif isinstance(step, Wait | Detach):
-            if step.storage in under_way:
-                before = [*before, under_way.pop(step.storage)]
-        else:
-            storage, reads = storages[step.storage], isinstance(step, Prefetch)
-            home = plan.homes[step.storage]
-            lane = (home, reads)
-            src, dst = (ends[home], rank) if reads else (rank, ends[home])
-            after = [*before, queues[lane]] if lane in queues else before
-            queues[lane] = tasks.flow(src, dst, storage.nbytes, after, name=storage.name)
-            under_way[step.storage] = queues[lane]
+    for event, which, _ in Replay(plan.program, plan.steps):
+        if event == RUN:
+            before = [tasks.compute(ops[which].seconds, rank, before, name=ops[which].name)]
+        elif event in (ARRIVE, LAND):
+            before = [*before, under_way[which]]
+        elif event in (READ, WRITE):
+            home = plan.homes[which]
+            src, dst = (ends[home], rank) if event == READ else (rank, ends[home])
+            after = [*before, queues[home, event]] if (home, event) in queues else before
+            queues[home, event] = tasks.flow(src, dst, storages[which].nbytes, after, name=storages[which].name)
+            under_way[which] = queues[home, event]
     return tasks.compute(0.0, rank, [*before, *queues.values()], name="end of the plan")

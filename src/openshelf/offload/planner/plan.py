@@ -13,6 +13,7 @@ from openshelf.errors import BadInput, NoRoom, UnknownName
 from openshelf.offload.cache import load_plain, save_plain
 from openshelf.offload.planner.explain import explain, report
 from openshelf.offload.planner.on_twin import add_plan
+from openshelf.offload.planner.replay import RUN, TAKE, Replay
 from openshelf.offload.planner.resident import choose_resident, enough, without
 from openshelf.offload.planner.search import schedule
 from openshelf.offload.planner.simulate import Change, Times, simulate
@@ -183,15 +184,11 @@ def _peak(program: Program, steps: Sequence[Step], stays: Mapping[int, int] | No
     """Where the last of all that is ever in the arena ends."""
     sizes = [padded(storage.nbytes) for storage in program.storages]
     peak = max((offset + sizes[s] for s, offset in (stays or {}).items()), default=0)
-    for step in steps:
-        if isinstance(step, Prefetch):
-            peak = max(peak, step.offset + sizes[step.storage])
-        elif isinstance(step, Run) and step.offsets:
-            op = program.ops[step.op]
-            ends = [offset + sizes[s] for offset, s in zip(step.offsets, op.makes, strict=False)]
-            if op.workspace:
-                ends.append(step.offsets[-1] + padded(op.workspace))
-            peak = max(peak, *ends)
+    for event, which, offset in Replay(program, steps):
+        if event == TAKE:
+            peak = max(peak, offset + sizes[which])
+        elif event == RUN and offset >= 0:
+            peak = max(peak, offset + padded(program.ops[which].workspace))
     return peak
 
 

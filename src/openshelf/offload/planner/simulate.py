@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from openshelf.offload.planner.replay import LEAVE, READ, RUN, TAKE, WRITE, Replay
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.rates import LANES, Home, Rates
-from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Wait
+from openshelf.offload.program.rates import LANES, TIERS, Home, Rates
+from openshelf.offload.program.steps import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +68,10 @@ def simulate(
     free = dict.fromkeys(LANES, 0.0)  # when each lane has done all that it was asked for
     busy = dict.fromkeys(LANES, 0.0)
     moved = dict.fromkeys(LANES, 0)
-    reads = {home: (f"{home}_read", rates.read(home)) for home in ("flash", "dram")}
-    writes = {home: (f"{home}_write", rates.write(home)) for home in ("flash", "dram")}
+    lanes = {
+        READ: {home: (f"{home}_read", rates.read(home)) for home in TIERS},
+        WRITE: {home: (f"{home}_write", rates.write(home)) for home in TIERS},
+    }
     ends: dict[int, float] = {}  # of a storage's transfer under way
     waits: dict[int, float] = {}
     drawn: list[Span] = []
@@ -76,56 +79,51 @@ def simulate(
     now = compute = moving_until = 0.0
     used = peak = 0
 
-    for number, step in enumerate(steps):
-        if isinstance(step, Run):
-            op = ops[step.op]
+    replay = Replay(program, steps)
+    for event, which, _ in replay:
+        if event == RUN:
+            op = ops[which]
             seconds = op.seconds
             if slowdown > 1 and moving_until > now:
                 with_transfers = min(moving_until - now, seconds * slowdown)
                 seconds += with_transfers * (1 - 1 / slowdown)
             if spans:
                 drawn.append(Span("compute", op.name, now, now + seconds, op.index))
-                changes += [Change(now, s, sizes[s]) for s in op.makes]
-                if op.workspace:
-                    room = padded(op.workspace)
+            if op.workspace:
+                room = padded(op.workspace)
+                peak = max(peak, used + room)
+                if spans:
                     changes += [Change(now, None, room), Change(now + seconds, None, -room)]
             now += seconds
             compute += seconds
-            for s in op.makes:
-                used += sizes[s]
-            if used + op.workspace > peak:
-                peak = used + padded(op.workspace)
-            continue
-        s = step.storage
-        if isinstance(step, Wait | Detach):
-            end = ends.pop(s, 0.0)
-            if end > now:
-                waits[number] = end - now
-                if spans:
-                    drawn.append(Span("wait", storages[s].name, now, end, s))
-                now = end
-            if isinstance(step, Detach):
-                used -= sizes[s]
-                if spans:
-                    changes.append(Change(now, s, -sizes[s]))
-            continue
-        name, lane = (reads if isinstance(step, Prefetch) else writes)[homes[s]]
-        nbytes = storages[s].nbytes
-        now += rates.call_s
-        compute += rates.call_s
-        start = max(now, free[name])
-        seconds = lane.seconds(nbytes)
-        ends[s] = free[name] = start + seconds
-        moving_until = max(moving_until, free[name])
-        busy[name] += seconds
-        moved[name] += nbytes
-        if spans:
-            drawn.append(Span(name, storages[s].name, start, start + seconds, s))
-            if isinstance(step, Prefetch):
-                changes.append(Change(now, s, sizes[s]))
-        if isinstance(step, Prefetch):
-            used += sizes[s]
-            peak = max(peak, used)
+        elif event == TAKE:
+            used += sizes[which]
+            if used > peak:
+                peak = used
+            if spans:
+                changes.append(Change(now, which, sizes[which]))
+        elif event == LEAVE:
+            used -= sizes[which]
+            if spans:
+                changes.append(Change(now, which, -sizes[which]))
+        elif event in lanes:
+            name, lane = lanes[event][homes[which]]
+            nbytes = storages[which].nbytes
+            now += rates.call_s
+            compute += rates.call_s
+            start = max(now, free[name])
+            seconds = lane.seconds(nbytes)
+            ends[which] = free[name] = start + seconds
+            moving_until = max(moving_until, free[name])
+            busy[name] += seconds
+            moved[name] += nbytes
+            if spans:
+                drawn.append(Span(name, storages[which].name, start, start + seconds, which))
+        elif (end := ends.pop(which)) > now:  # it has to arrive, or to land
+            waits[replay.number] = end - now
+            if spans:
+                drawn.append(Span("wait", storages[which].name, now, end, which))
+            now = end
     total = max(now, *free.values())
     if total > now:
         waits[len(steps)] = total - now

@@ -15,6 +15,7 @@ from openshelf.errors import BadInput
 from openshelf.fabric import Fabric
 
 Home = Literal["flash", "dram"]
+TIERS: tuple[Home, ...] = ("flash", "dram")
 LANES = ("flash_read", "flash_write", "dram_read", "dram_write")
 _PROBE = 1 << 28  # bytes: long enough that the way which is fastest for large transfers is found
 
