@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from openshelf.errors import CaptureFailed
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.program.call import Call, View
+from openshelf.offload.program.program import Program
 
 
 class Line(NamedTuple):
@@ -62,6 +63,28 @@ class Lengths:
                 "cannot hold that"
             )
         return cls(ends[1], ends[0], longest, shortest, *parts)
+
+    def growing(self, program: Program) -> Captured:
+        """The program with Lines where numbers vary, and with the sizes and times of `program`."""
+        (inputs,) = self.captured.inputs
+        return dataclasses.replace(
+            self.captured,
+            program=program,
+            calls=self.calls,
+            inputs=(dataclasses.replace(inputs, leaves=self.inputs),),
+            outputs=self.outputs,
+        )
+
+    def captured_at(self, program: Program, length: int) -> Captured:
+        """The program at one length, with the sizes and times of `program`."""
+        growing = self.growing(program)
+        (inputs,) = growing.inputs
+        return dataclasses.replace(
+            growing,
+            calls=at(self.calls, length),
+            inputs=(dataclasses.replace(inputs, leaves=at(self.inputs, length)),),
+            outputs=at(self.outputs, length),
+        )
 
 
 def _parts(captured: Captured) -> tuple[Any, Any, Any, Any]:

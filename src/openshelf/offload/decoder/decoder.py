@@ -1,8 +1,8 @@
 """Decoding: a language model that generates within a budget, its KV cache in a tier below, brought back layer by layer.
 
 Three programs: one begins a context with a prompt, one appends a piece of a long prompt, one appends a token. Each is
-captured once for all lengths (`_lengths`), and planned for each bucket of lengths when that is first needed; plans for
-the longest are made at once, so that what the run takes is known before it begins. All share one arena.
+captured once for all lengths (`capture/affine.py`), and planned for each bucket of lengths when that is first needed.
+Plans for the longest are made at once, so that what the run takes is known before it begins. All share one arena.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, Closed, NoRoom
 from openshelf.fabric import Fabric
-from openshelf.offload.decoder.executor import GrownRun
+from openshelf.offload.decoder.executor import executor_of
 from openshelf.offload.decoder.kv_tier import KVTier, grain
-from openshelf.offload.decoder.memory import Tiers
-from openshelf.offload.decoder.model import Growing
-from openshelf.offload.decoder.plan import GrownPlan, growth_of, plan_growth
+from openshelf.offload.decoder.memory import DecoderMemory
+from openshelf.offload.decoder.model import GrowingModel
+from openshelf.offload.decoder.plan import BucketPlan, growth_of, plan_growth
 from openshelf.offload.measure.transfers import rates_of
 from openshelf.offload.move.mover import Lane
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.rates import Home, Rates
 from openshelf.offload.program.torch import arena_bytes, torch
+from openshelf.offload.run.executor import Executor
 from openshelf.offload.weights.source import packed_from
 from openshelf.space import format_size, parse_size
 
@@ -53,13 +54,13 @@ class Decoder:
         cache: bool,
         folder: Path | str | None,
     ) -> None:
-        growing = Growing(model, batch, longest)
+        growing = GrowingModel(model, batch, longest)
         self.batch, self.longest, self.length = batch, longest, 0
         self._chunk, self._grain = chunk, grain(growing.shapes)
         self._growths = {NEXT: growth_of(growing, longest), FIRST: growth_of(growing, self._chunk, fresh=True)}
         if self._chunk < longest:
             self._growths[MORE] = growth_of(growing, longest, tokens=self._chunk)
-        outside = max(growth.outside for growth in self._growths.values())
+        outside = max(growth.timed.outside for growth in self._growths.values())
         most = {name: self._room(self._chunk if name == FIRST else longest) for name in self._growths}
         enough = max(growth.enough(most[name]) for name, growth in self._growths.items())
         arena = min(enough, (budget - outside) // 4096 * 4096)
@@ -71,14 +72,14 @@ class Decoder:
         self.peak = arena + outside
         self._asked: dict[str, Any] = {"rates": rates, "kv": kv, "time_limit": time_limit, "cache": cache}
         self._arena_bytes = arena
-        self._plans: dict[tuple[str, int], GrownPlan] = {}
-        self._runs: dict[tuple[str, int], GrownRun] = {}
+        self._plans: dict[tuple[str, int], BucketPlan] = {}
+        self._runs: dict[tuple[str, int], Executor] = {}
         for name, room in most.items():
             self._plan(name, room)
         packed = packed_from(self._growths[NEXT].lengths.captured, model if weights is None else weights, folder)
         self._arena = DeviceArena(arena)
         tier = KVTier(growing.shapes, self._up(longest), kv, self._arena, folder)
-        self._tiers: Tiers | None = Tiers(packed, self._growths, self._arena, tier, folder)
+        self._memory: DecoderMemory | None = DecoderMemory(packed, self._growths, self._arena, tier, folder)
         self._usable = True
 
     def prefill(self, tokens: Any) -> Any:
@@ -136,10 +137,10 @@ class Decoder:
 
     def stays(self, length: int | None = None) -> dict[str, int]:
         """What stays in the arena from token to token, in bytes: by the kind of storage."""
-        grown = self._plan(NEXT, self._room((self.length if length is None else length) + 1))
+        bucket = self._plan(NEXT, self._room((self.length if length is None else length) + 1))
         found: dict[str, int] = {}
-        for storage in grown.growth.program(grown.room).storages:
-            if storage.index in grown.stays:
+        for storage in bucket.growth.program(bucket.room).storages:
+            if storage.index in bucket.stays:
                 found[storage.kind] = found.get(storage.kind, 0) + storage.nbytes
         return found
 
@@ -154,18 +155,18 @@ class Decoder:
 
     def close(self) -> None:
         """Ends transfers and gives back memory and files; a second call does nothing."""
-        tiers, self._tiers, self._usable = self._tiers, None, False
-        if tiers is not None:
-            tiers.close()
+        memory, self._memory, self._usable = self._memory, None, False
+        if memory is not None:
+            memory.close()
             for run in self._runs.values():
                 run.close()
             self._runs.clear()
             del self._arena
 
-    def _need_open(self) -> Tiers:
-        if self._tiers is None:
+    def _need_open(self) -> DecoderMemory:
+        if self._memory is None:
             raise Closed("this was closed: ask it before, or call decode() again")
-        return self._tiers
+        return self._memory
 
     def __enter__(self) -> Decoder:
         return self
@@ -174,25 +175,27 @@ class Decoder:
         self.close()
 
     def _run(self, name: str, ids: Any) -> Any:
-        tiers = self._need_open()
+        memory = self._need_open()
         if not self._usable:
             raise Closed("this failed half-way so that its state is lost: call decode() again")
         past, tokens = self.length, ids.shape[1]
         room = self._room(past + tokens)
-        grown = self._plan(name, room)
+        bucket = self._plan(name, room)
         self._usable, whole = False, False
         try:
-            tiers.begin(name, grown, past, tokens)
+            memory.begin(name, bucket, past, tokens)
             if (name, room) not in self._runs:
-                self._runs[name, room] = GrownRun(grown, self.longest, arena_bytes(self._arena), tiers)
-            logits = self._runs[name, room].run(tokens if name == FIRST else past, ids)
+                self._runs[name, room] = executor_of(bucket, self.longest, arena_bytes(self._arena), memory)
+            run = self._runs[name, room]
+            run.grow(tokens if name == FIRST else past)
+            (logits,) = run.run({bucket.growth.ids: ids})
             whole = True
         finally:
-            self._usable = whole or tiers.abandon()
+            self._usable = whole or memory.abandon()
         self.length = past + tokens
         return logits
 
-    def _plan(self, name: str, room: int) -> GrownPlan:
+    def _plan(self, name: str, room: int) -> BucketPlan:
         found = self._plans.get((name, room))
         if found is None:
             found = plan_growth(self._growths[name], room, self._arena_bytes, **self._asked)

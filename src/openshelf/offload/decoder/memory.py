@@ -13,7 +13,7 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.errors import CaptureFailed
 from openshelf.offload.decoder.kv_tier import KVTier
-from openshelf.offload.decoder.plan import GrownPlan, Growth
+from openshelf.offload.decoder.plan import BucketPlan, Growth
 from openshelf.offload.move.homes import Homes
 from openshelf.offload.move.mover import Lane, Mover
 from openshelf.offload.program.steps import Store
@@ -21,7 +21,7 @@ from openshelf.offload.program.torch import arena_bytes, bytes_of
 from openshelf.offload.weights.packed import Packed
 
 
-class Tiers:
+class DecoderMemory:
     """Moves storages of the program that was begun. Counts what it does, for the run to compare with its plan."""
 
     def __init__(
@@ -48,17 +48,17 @@ class Tiers:
         self._now: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})  # storages -> numbers of weights, and of kv
         self._there: set[tuple[Any, int]] = set()
 
-    def begin(self, program: str, grown: GrownPlan, past: int, tokens: int) -> None:
+    def begin(self, program: str, bucket: BucketPlan, past: int, tokens: int) -> None:
         """This program runs next, and appends tokens to those that are there: what stays in the arena is brought in."""
         kv = self._kv_tier
-        kv.past, kv.room, self._tokens = past, grown.room, tokens
-        if (program, grown.room) not in self._others:
-            self._others[program, grown.room] = self._rooms(grown)
-        moved = self._weights[program] | self._others[program, grown.room]
-        self._program, self._now = program, (moved, grown.growth.kv)
-        stays = {(self._what(grown, storage), offset): storage for storage, offset in grown.stays.items()}
+        kv.past, kv.room, self._tokens = past, bucket.room, tokens
+        if (program, bucket.room) not in self._others:
+            self._others[program, bucket.room] = self._rooms(bucket)
+        moved = self._weights[program] | self._others[program, bucket.room]
+        self._program, self._now = program, (moved, bucket.growth.kv)
+        stays = {(self._what(bucket, storage), offset): storage for storage, offset in bucket.stays.items()}
         new = [(storage, offset) for (what, offset), storage in stays.items() if (what, offset) not in self._there]
-        values = grown.growth.lengths.captured.values
+        values = bucket.growth.lengths.captured.values
         for storage, offset in new:
             if storage in values:
                 value = bytes_of(values[storage])
@@ -68,7 +68,7 @@ class Tiers:
         for storage, _ in new:
             if storage not in values:
                 self.wait(storage)
-            self.settled += grown.growth.program_bytes(storage, grown.room)
+            self.settled += bucket.growth.program_bytes(storage, bucket.room)
         self._there = set(stays)
 
     def begin_read(self, storage: int, offset: int) -> None:
@@ -129,22 +129,22 @@ class Tiers:
         else:
             self._mover.begin_read(weights[storage], offset)
 
-    def _rooms(self, grown: GrownPlan) -> dict[int, int]:
+    def _rooms(self, bucket: BucketPlan) -> dict[int, int]:
         """Scratch for what operators make and the plan stores: numbers by storage."""
         found: dict[int, int] = {}
-        for step in grown.plan.steps:
-            storage = grown.plan.program.storages[step.storage] if isinstance(step, Store) else None
+        for step in bucket.plan.steps:
+            storage = bucket.plan.program.storages[step.storage] if isinstance(step, Store) else None
             if storage is not None and storage.kind not in ("kv", "output") and storage.index not in found:
                 found[storage.index] = self._count
                 self._homes.room(self._count, storage.name, storage.nbytes)
                 self._count += 1
         return found
 
-    def _what(self, grown: GrownPlan, storage: int) -> Any:
+    def _what(self, bucket: BucketPlan, storage: int) -> Any:
         """Equal for equal bytes in the arena, whatever program's."""
         weights, kv = self._now
         if storage in kv:
-            return "kv", kv[storage], grown.room
+            return "kv", kv[storage], bucket.room
         return ("weight", weights[storage]) if storage in weights else ("value", self._program, storage)
 
 

@@ -70,7 +70,7 @@ class _InPlace(DynamicLayer):  # type: ignore[misc]
         return self._length
 
 
-class Growing:
+class GrowingModel:
     """Captures calls of `model` that append tokens to a cache. To `capture` it looks like the model itself."""
 
     def __init__(self, model: Any, batch: int, longest: int) -> None:

@@ -1,7 +1,7 @@
 """Plans for a context that grows: one for each bucket of lengths, with room for the bucket's longest in the arena.
 
-Offsets are fixed for a bucket; within it only the ends of views change, by `_lengths`. What can stay in the arena from
-token to token stays, see `_stay_between`: how much of the rest is left for reading ahead is tried.
+Offsets are fixed for a bucket; within it only the ends of views change (`capture/affine.py`). What can stay in the
+arena from token to token stays (`planner/resident.py`): how much of the rest is left for reading ahead is tried.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed, NoRoom
 from openshelf.offload.capture.affine import Lengths, at
-from openshelf.offload.decoder.model import Growing, Shape, input_names
-from openshelf.offload.measure.operators import measured
+from openshelf.offload.decoder.model import GrowingModel, Shape, input_names
+from openshelf.offload.measure.lengths import TimedLengths
 from openshelf.offload.planner.plan import Plan, make_plan
 from openshelf.offload.planner.resident import Item, enough, offsets_from_top, spread, without
 from openshelf.offload.program.lifetimes import lifetimes, padded
@@ -32,13 +32,20 @@ class Growth:
     `fresh`: it begins a context. `tokens` are appended by each call, or as many as the length is if it is `fresh`.
     """
 
-    lengths: Lengths
+    timed: TimedLengths
     kv: Mapping[int, int]  # storage -> which of the buffers it is
     shapes: Sequence[Shape]  # of the buffers
-    seconds: Sequence[tuple[float, float]]  # of each operator, at the shortest and at the longest length
     tokens: int
     fresh: bool
-    outside: int  # the most bytes that torch takes beside the arena
+
+    @property
+    def lengths(self) -> Lengths:
+        return self.timed.lengths
+
+    @property
+    def ids(self) -> int:
+        """The storage of the tokens that are appended."""
+        return int(self.lengths.inputs[0].storage)
 
     @property
     def writes_through(self) -> bool:
@@ -58,7 +65,7 @@ class Growth:
             name = f"kv.{self.kv[s] // 2}.{'values' if self.kv[s] % 2 else 'keys'}"
             storages[s] = dataclasses.replace(storages[s], name=name, kind="kv", given=not self.fresh, kept=kept)
         made: set[int] = set()
-        ops = [self._op(op, self._time(op.index, length), made) for op in old.ops]
+        ops = [self._op(op, self.timed.seconds(op.index, length), made) for op in old.ops]
         key = hashlib.sha256(f"{old.key} for {room} tokens, fresh {self.fresh}".encode()).hexdigest()
         return Program(tuple(ops), tuple(storages), key)
 
@@ -91,14 +98,9 @@ class Growth:
         changes = tuple(s for s in op.changes if s not in makes)
         return dataclasses.replace(op, seconds=seconds, changes=changes, makes=(*op.makes, *makes))
 
-    def _time(self, op: int, length: int) -> float:
-        low, high = self.seconds[op]
-        share = (length - self.lengths.shortest) / (self.lengths.longest - self.lengths.shortest)
-        return max(low + (high - low) * share, min(low, high) / 10)
-
 
 @dataclasses.dataclass(frozen=True)
-class GrownPlan:
+class BucketPlan:
     """Of one Growth, for `room` tokens: a plan of what moves, and the offsets of what stays from call to call."""
 
     growth: Growth
@@ -112,7 +114,7 @@ class GrownPlan:
         return self.plan.peak + sum(padded(self.growth.program_bytes(s, self.room)) for s in self.stays)
 
 
-def growth_of(growing: Growing, longest: int, tokens: int = 1, *, fresh: bool = False) -> Growth:
+def growth_of(growing: GrowingModel, longest: int, tokens: int = 1, *, fresh: bool = False) -> Growth:
     """Captures and times what appends so many tokens to contexts of up to `longest`, or, `fresh`, begins them."""
     if fresh:
         lengths = Lengths.of(lambda length: growing.captured(0, length), longest)
@@ -127,14 +129,12 @@ def growth_of(growing: Growing, longest: int, tokens: int = 1, *, fresh: bool = 
         raise CaptureFailed(
             f"the model changes {altered[0]} as it runs: it is not for generating. Is the model in evaluation mode?"
         )
-    low, high = measured(lengths.low), measured(lengths.captured)
-    seconds = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
-    return Growth(lengths, kv, growing.shapes, seconds, tokens, fresh, max(high.outside, default=0))
+    return Growth(TimedLengths.of(lengths), kv, growing.shapes, tokens, fresh)
 
 
 def plan_growth(
     growth: Growth, room: int, arena: int, rates: Rates, kv: Home, *, time_limit: float, cache: bool
-) -> GrownPlan:
+) -> BucketPlan:
     """The best plan found in an arena of so many bytes, which are `growth.least(room)` or more."""
     program = growth.program(room)
     sizes = [one.nbytes for one in program.storages]
@@ -150,7 +150,7 @@ def plan_growth(
     # The same order in all programs, so that what stays in several is not moved between them.
     order = [*sorted((s for (s,) in weights), key=lambda s: names[s]), *buffers, *always]
     layers: list[Item] = [(buffers[n], buffers[n + 1]) for n in range(0, len(buffers), 2)]
-    best: GrownPlan | None = None
+    best: BucketPlan | None = None
     tried: set[Any] = set()
     for ahead in AHEAD:
         stays = _stays(program, always, weights, layers, arena, ahead)
@@ -164,7 +164,7 @@ def plan_growth(
             )
         except NoRoom:
             continue
-        found = GrownPlan(growth, room, made, offsets_from_top(sorted(stays, key=order.index), sizes, arena))
+        found = BucketPlan(growth, room, made, offsets_from_top(sorted(stays, key=order.index), sizes, arena))
         if best is None or made.times.seconds < best.plan.times.seconds:
             best = found
         if made.times.exposed <= (GOOD - 1) * made.times.seconds:

@@ -1,7 +1,7 @@
 """Buckets: a model for inputs of any length, captured once, with one plan for each bucket of lengths.
 
 Nothing is padded: a call of a length within a bucket is the model's own at that length, by the plan of the bucket,
-whose offsets have room for the longest in it. See `_lengths`. All plans share one packed file and one arena.
+whose offsets have room for the longest in it. See `capture/affine.py`. All plans share one packed file and one arena.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from openshelf.offload.capture.arguments import arguments_of
 from openshelf.offload.capture.capture import capture
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.capture.tree import flatten
-from openshelf.offload.measure.operators import measured
+from openshelf.offload.measure.lengths import TimedLengths
 from openshelf.offload.measure.transfers import rates_of
 from openshelf.offload.planner.plan import Plan, make_plan
 from openshelf.offload.program.call import View
+from openshelf.offload.program.program import Program
 from openshelf.offload.program.rates import Rates
 from openshelf.offload.program.torch import torch
 from openshelf.offload.run.runner import Runner
@@ -46,10 +47,9 @@ class Buckets:
         cache: bool,
         folder: Path | str | None,
     ) -> None:
-        low, high = measured(lengths.low), measured(lengths.captured)
         self.longest, self._lengths, self._folder = lengths.longest, lengths, folder
-        self._seconds = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
-        self.outside = max(high.outside, default=0)
+        self._timed = TimedLengths.of(lengths)
+        self.outside = self._timed.outside
         self._room = budget - self.outside
         self._asked: dict[str, Any] = {
             "rates": rates, "time_limit": time_limit, "cache": cache, "beside": self.outside,
@@ -122,24 +122,10 @@ class Buckets:
 
     def _at(self, bucket: int, length: int) -> Captured:
         """The program with the sizes of a bucket and the calls of a length."""
-        lengths, top = self._lengths, self._lengths.captured
-        share = (bucket - lengths.shortest) / (lengths.longest - lengths.shortest)
-        storages = tuple(
-            dataclasses.replace(one, nbytes=at(lengths.sizes[one.index], bucket)) for one in top.program.storages
-        )
-        ops = tuple(
-            dataclasses.replace(op, seconds=max(low + (high - low) * share, min(low, high) / 10))
-            for op, (low, high) in zip(top.program.ops, self._seconds, strict=True)
-        )
-        program = dataclasses.replace(top.program, ops=ops, storages=storages, key=f"{top.program.key}-{bucket}")
-        (inputs,) = top.inputs
-        return dataclasses.replace(
-            top,
-            program=program,
-            calls=at(lengths.calls, length),
-            inputs=(dataclasses.replace(inputs, leaves=at(lengths.inputs, length)),),
-            outputs=at(lengths.outputs, length),
-        )
+        lengths, top = self._lengths, self._lengths.captured.program
+        storages = tuple(dataclasses.replace(one, nbytes=at(lengths.sizes[one.index], bucket)) for one in top.storages)
+        ops = tuple(dataclasses.replace(op, seconds=self._timed.seconds(op.index, bucket)) for op in top.ops)
+        return lengths.captured_at(Program(ops, storages, f"{top.key}-{bucket}"), length)
 
 
 def buckets(

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from openshelf.errors import BadInput
+from openshelf.offload.planner.replay import ARRIVE, LAND, READ, RUN, WRITE, Replay
 from openshelf.offload.program.out_forms import Instruction
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload.program.steps import Step
 from openshelf.offload.program.torch import torch
 
 
@@ -37,20 +38,27 @@ class Moves(Protocol):
     def wait_written(self, storage: int) -> None: ...
 
 
-class Bound(ABC):
-    """Steps bound to an arena, a tensor of bytes that begins at a multiple of 64. Not thread-safe: there is one."""
+@runtime_checkable
+class Appends(Protocol):
+    """Moves that also write what an operator has added to a storage through to its home, and count that."""
 
-    counted: ClassVar[dict[str, str]] = {"reads": "begin_read", "writes": "begin_write"}  # by a mover, and its methods
+    @property
+    def appends(self) -> int: ...
+    def append(self, storage: int, offset: int) -> None: ...
+
+
+class Instructions(ABC):
+    """Steps bound to an arena, a tensor of bytes that begins at a multiple of 64. Not thread-safe: there is one."""
 
     def __init__(self, program: Program, arena: Any, mover: Moves) -> None:
         if arena.dtype != torch.uint8 or arena.dim() != 1 or arena.data_ptr() % 64:
             raise BadInput("an arena is a tensor of bytes, of one dimension, that begins at a multiple of 64")
         self._program, self._arena, self._mover = program, arena, mover
         self._instructions: list[Instruction] = []
-        self._planned: dict[str, int] = {}
+        self._planned: dict[str, int] = {}  # counts of the mover
 
     @abstractmethod
-    def _called(self, step: Run, places: Mapping[int, int]) -> list[Instruction]:
+    def _called(self, op: int, places: Mapping[int, int], workspace: int) -> list[Instruction]:
         """Of an operator; `places` has all storages in the arena now, but those that stay from call to call."""
 
     @abstractmethod
@@ -66,48 +74,34 @@ class Bound(ABC):
         """Copies a result that was handed out, and that another operator reads, back into the arena."""
 
     def _bind(self, steps: Iterable[Step]) -> None:
-        at: dict[int, int] = {}
-        storing: set[int] = set()
         changed: set[int] = set()  # inputs whose bytes are not the caller's any more
-        for step in steps:
-            if isinstance(step, Run):
-                at.update(zip(self._program.ops[step.op].makes, step.offsets, strict=False))
-                self._instructions += self._called(step, at)
-            else:
-                if isinstance(step, Prefetch):
-                    at[step.storage] = step.offset
-                fed = self._program.storages[step.storage].kind == "input" and step.storage not in changed
-                self._instructions += self._moved(step, at[step.storage], fed, step.storage in storing)
-                if isinstance(step, Store):
-                    storing.add(step.storage)
-                    changed.add(step.storage)
-                elif isinstance(step, Detach):
-                    del at[step.storage]
-                    storing.discard(step.storage)
-        for count, name in self.counted.items():
-            begin = getattr(self._mover, name)
+        replay = Replay(self._program, steps)
+        for event, which, offset in replay:
+            if event == RUN:
+                self._instructions += self._called(which, replay.at, offset)
+                continue
+            fed = self._program.storages[which].kind == "input" and which not in changed
+            self._instructions += self._moved(event, which, offset, fed)
+            if event == WRITE:
+                changed.add(which)
+        begins = {"reads": self._mover.begin_read, "writes": self._mover.begin_write}
+        if isinstance(self._mover, Appends):
+            begins["appends"] = self._mover.append
+        for count, begin in begins.items():
             self._planned[count] = sum(function == begin for function, _, _ in self._instructions)
 
-    def _moved(
-        self, step: Prefetch | Wait | Store | Detach, offset: int, fed: bool, storing: bool
-    ) -> list[Instruction]:
-        """Of a step: one, or none for what only matters to the plan."""
-        mover, storage, output = self._mover, step.storage, self._program.storages[step.storage].kind == "output"
-        match step:
-            case Prefetch() if fed:
-                return [self._input(storage, offset)]
-            case Prefetch() if output:
-                return [self._output_again(storage, offset)]
-            case Prefetch():
-                return [(mover.begin_read, (storage, offset), {})]
-            case Wait():
-                return [] if fed or output else [(mover.wait, (storage,), {})]
-            case Store() if output:
-                return [self._output(storage, offset)]
-            case Store():
-                return [(mover.begin_write, (storage, offset), {})]
-            case Detach():
-                return [(mover.wait_written, (storage,), {})] if storing and not output else []
+    def _moved(self, event: int, storage: int, offset: int, fed: bool) -> list[Instruction]:
+        """Of an event that is no operator: one, or none for what only matters to the plan."""
+        mover, output = self._mover, self._program.storages[storage].kind == "output"
+        if event == READ and fed:
+            return [self._input(storage, offset)]
+        if event == READ:
+            return [self._output_again(storage, offset) if output else (mover.begin_read, (storage, offset), {})]
+        if event == WRITE:
+            return [self._output(storage, offset) if output else (mover.begin_write, (storage, offset), {})]
+        if event == ARRIVE and not (fed or output):
+            return [(mover.wait, (storage,), {})]
+        return [(mover.wait_written, (storage,), {})] if event == LAND and not output else []
 
     def _run(self) -> None:
         done, before = 0, self._counts()
@@ -126,7 +120,7 @@ class Bound(ABC):
         del self._arena, self._mover
 
     def _counts(self) -> dict[str, int]:
-        return {count: getattr(self._mover, count) for count in self.counted}
+        return {count: getattr(self._mover, count) for count in self._planned}
 
     def _copied(self, storage: int, offset: int) -> Any:
         """The bytes of a storage, as they are now, in a tensor of its own."""
