@@ -30,4 +30,6 @@ def executor_of(bucket: BucketPlan, longest: int, arena: Any, memory: DecoderMem
         return View(view.storage, view.dtype, view.shape, tuple(map(moved, view.strides)), moved(view.offset))
 
     appended = [storage for storage in growth.kv if growth.writes_through or storage in bucket.stays]
-    return Executor(captured, bucket.plan.steps, arena, memory, bucket.stays, laid_out=in_this_room, appended=appended)
+    return Executor(
+        captured, bucket.plan.steps, arena, memory, bucket.stays, grows=True, laid_out=in_this_room, appended=appended
+    )

@@ -29,9 +29,9 @@ Place = Callable[[int], int]  # where a storage is
 class Executor(Instructions):
     """Runs a captured program by a plan. `stays` are storages that are in the arena from call to call, and where.
 
-    `laid_out` says how a view lies in this arena, if not as it was captured. What operators add to the storages in
-    `appended` is written through to their homes at once, by a mover that Appends. A program that grows has to `grow`
-    before it runs.
+    A program that `grows` has Lines among its numbers, and has to `grow` before it runs. `laid_out` says how a view
+    lies in this arena, if not as it was captured. What operators add to the storages in `appended` is written through
+    to their homes at once, by a mover that Appends.
     """
 
     def __init__(
@@ -42,12 +42,13 @@ class Executor(Instructions):
         mover: Moves,
         stays: Mapping[int, int] = MappingProxyType({}),
         *,
+        grows: bool = False,
         laid_out: Callable[[View], View] | None = None,
         appended: Collection[int] = (),
     ) -> None:
         super().__init__(captured.program, arena, mover)
         self._captured, self._stays = captured, stays
-        self._laid_out, self._appended = laid_out, appended
+        self._grows, self._laid_out, self._appended = grows, laid_out, appended
         self._views: Tensors = {}
         self._rooms: dict[tuple[int, int], Any] = {}
         self._growing: list[tuple[Any, Any, View]] = []  # tensors, with the room that they are views of
@@ -130,7 +131,7 @@ class Executor(Instructions):
         def place(storage: int) -> int:
             return stays[storage] if storage in stays else places[storage]
 
-        if _takes_numbers(call):
+        if self._grows and _takes_numbers(call):
             used = {view.storage: place(view.storage) for view in views_of((call.args, call.kwargs, call.makes))}
             self._anew.append((len(self._instructions), op, used.__getitem__, workspace))
             made.append(_NOTHING)
@@ -165,7 +166,7 @@ class Executor(Instructions):
         if tensor is None:
             tensor = known[offset, view] = torch.empty(0, dtype=view.dtype)
             room = self._room(view.storage, offset)
-            if varies(view):
+            if self._grows and varies(view):
                 self._growing.append((tensor, room, view))
             else:
                 self._set(tensor, room, view)
