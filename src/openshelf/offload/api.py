@@ -20,7 +20,7 @@ from openshelf.offload.program.out_forms import OtherStrides
 from openshelf.offload.program.rates import Rates
 from openshelf.offload.program.torch import torch
 from openshelf.offload.run.compare import Check, compare
-from openshelf.offload.run.footprint import expected, resident
+from openshelf.offload.run.footprint import footprint, resident
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.source import packed_from
 from openshelf.space import format_size, parse_size
@@ -38,7 +38,7 @@ class ModelPlan:
         calibrated: int = 0,
     ) -> None:
         self.captured, self.plan, self._example = captured, plan, example
-        self.expects = expected(captured, plan, resident() if before is None else before, calibrated)
+        self.expects = footprint(captured, plan, resident() if before is None else before, calibrated)
         self.outside = max(captured.outside, default=0)
 
     @property

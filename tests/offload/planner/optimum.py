@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openshelf.errors import BadInput, MissingExtra
-from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.program.program import Op, Program
 from openshelf.offload.program.rates import Rates
 
@@ -25,7 +25,7 @@ def least_seconds(program: Program, budget: int, rates: Rates, *, time_limit: fl
         import highspy
     except ImportError as error:
         raise MissingExtra("solving needs HiGHS: pip install openshelf[offload]") from error
-    model = _Model(highspy, Course.of(_with_pauses(program)), budget, rates)
+    model = _Model(highspy, Schedule.of(_with_pauses(program)), budget, rates)
     return model.solve(time_limit)
 
 
@@ -39,14 +39,14 @@ def _with_pauses(program: Program) -> Program:
 
 
 class _Model:
-    def __init__(self, highspy: Any, course: Course, budget: int, rates: Rates) -> None:
-        self.highspy, self.course, self.rates = highspy, course, rates
+    def __init__(self, highspy: Any, schedule: Schedule, budget: int, rates: Rates) -> None:
+        self.highspy, self.schedule, self.rates = highspy, schedule, rates
         self.model = highspy.Highs()
         self.model.silent()
-        program = course.program
-        self.count = len(course.order)
+        program = schedule.program
+        self.count = len(schedule.order)
         longest = sum(
-            (rates.flash_read.seconds(x.nbytes) + rates.flash_write.seconds(x.nbytes)) * len(course.uses[x.index])
+            (rates.flash_read.seconds(x.nbytes) + rates.flash_write.seconds(x.nbytes)) * len(schedule.uses[x.index])
             for x in program.storages
         )
         self.unit = sum(op.seconds for op in program.ops) or 1.0  # times in the model are of the order of 1
@@ -57,15 +57,15 @@ class _Model:
         self.reads: list[tuple[Any, float, Any]] = []  # start, seconds, how much of it happens
         self.writes: list[tuple[Any, float, Any]] = []
         self.present: list[list[tuple[int, Any]]] = [[] for _ in range(self.count)]  # (bytes, 0 to 1) besides `must`
-        for s in range(len(course.sizes)):
-            if course.uses[s]:
+        for s in range(len(schedule.sizes)):
+            if schedule.uses[s]:
                 self.storage(s)
-        for position, number in enumerate(course.order):
+        for position, number in enumerate(schedule.order):
             self.add(self.slot[position] >= (self.end[position - 1] if position else 0))
             self.add(self.end[position] >= self.slot[position] + program.ops[number].seconds / self.unit)
             pages = sum(size / 4096 * there for size, there in self.present[position])
             if self.present[position]:
-                self.add(pages <= (budget - int(course.must[position])) // 4096)
+                self.add(pages <= (budget - int(schedule.must[position])) // 4096)
         self.add(self.total >= self.end[-1])
         self.in_turn(self.reads)
         self.in_turn(self.writes)
@@ -78,13 +78,13 @@ class _Model:
 
     def storage(self, s: int) -> None:
         """All absences of one storage, and the stores that they need."""
-        uses, kept = self.course.uses[s], self.course.program.storages[s].kept
-        if self.course.program.storages[s].given:
+        uses, kept = self.schedule.uses[s], self.schedule.program.storages[s].kept
+        if self.schedule.program.storages[s].given:
             back = self.by_position(0, uses[0].position, 1)
             self.read(s, uses[0].position, back, 1)
             for position, there in self.up_to(back, uses[0].position):
-                self.present[position].append((self.course.sizes[s], there))
-        gaps = {gap.before: gap for gap in self.course.gaps if gap.storage == s}
+                self.present[position].append((self.schedule.sizes[s], there))
+        gaps = {gap.before: gap for gap in self.schedule.gaps if gap.storage == s}
         changed, left = -1, 0.0  # the last change, and how often it has left since
         for use in uses:
             if use.changed:
@@ -97,7 +97,7 @@ class _Model:
                 self.read(s, gap.after, back, leaves)
                 gone, came = dict(self.up_to(away, gap.after)), dict(self.up_to(back, gap.after))
                 for position in range(gap.before + 1, gap.after):
-                    self.present[position].append((self.course.sizes[s], 1 - gone[position] + came[position]))
+                    self.present[position].append((self.schedule.sizes[s], 1 - gone[position] + came[position]))
                     self.add(gone[position] >= came[position])
                 if changed >= 0:
                     self.store(s, changed, leaves - left, away)
@@ -105,7 +105,7 @@ class _Model:
         if kept and changed >= 0:
             away = self.by_position(uses[-1].position + 1, self.count, 1)
             for position, gone_by in self.up_to(away, self.count):
-                self.present[position].append((self.course.sizes[s], 1 - gone_by))
+                self.present[position].append((self.schedule.sizes[s], 1 - gone_by))
             self.store(s, changed, 1 - left, away)
 
     def by_position(self, first: int, last: int, total: Any) -> dict[int, Any]:
@@ -124,7 +124,7 @@ class _Model:
 
     def read(self, s: int, use: int, back: dict[int, Any], happens: Any) -> None:
         start = self.time()
-        seconds = self.rates.flash_read.seconds(self.course.program.storages[s].nbytes) / self.unit
+        seconds = self.rates.flash_read.seconds(self.schedule.program.storages[s].nbytes) / self.unit
         for position, here in back.items():
             self.add(start >= self.slot[position] - self.far * (1 - here))
         self.add(self.end[use] - self.seconds(use) >= start + seconds - self.far * (1 - happens))
@@ -134,7 +134,7 @@ class _Model:
         happens = self.model.addBinary()
         self.add(happens >= needed)
         start = self.time()
-        seconds = self.rates.flash_write.seconds(self.course.program.storages[s].nbytes) / self.unit
+        seconds = self.rates.flash_write.seconds(self.schedule.program.storages[s].nbytes) / self.unit
         self.add(start >= self.end[changed])
         for position, here in away.items():
             if position < self.count:
@@ -143,7 +143,7 @@ class _Model:
         self.writes.append((start, seconds, happens))
 
     def seconds(self, position: int) -> float:
-        return self.course.program.ops[self.course.order[position]].seconds / self.unit
+        return self.schedule.program.ops[self.schedule.order[position]].seconds / self.unit
 
     def in_turn(self, transfers: Sequence[tuple[Any, float, Any]]) -> None:
         """One after the other, in any order."""

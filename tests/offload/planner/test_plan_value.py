@@ -129,7 +129,7 @@ def test_the_second_time_comes_from_the_cache(program: Program, monkeypatch: pyt
     plan = small_plan(program)
     (kept,) = cache.folder().iterdir()
     assert kept.parent.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr(plan_module, "schedule", None)  # would fail
+    monkeypatch.setattr(plan_module, "search", None)  # would fail
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert small_plan(program) == plan

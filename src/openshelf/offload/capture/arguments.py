@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed
-from openshelf.offload.capture.captured import Draft, Inputs, Outcome
+from openshelf.offload.capture.captured import Inputs, Notes, Outcome
 from openshelf.offload.capture.recorder import Recorder
 from openshelf.offload.capture.tree import (
     Contents,
@@ -71,7 +71,7 @@ def _is(one: Any, other: Any) -> bool:
     return one is other or (is_constant(one) and is_constant(other) and key_of(one) == key_of(other))
 
 
-def take_in(recorder: Recorder, draft: Draft, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str = "") -> Given:
+def take_in(recorder: Recorder, notes: Notes, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str = "") -> Given:
     """Fakes in the place of all tensors among the arguments."""
     flat = flatten((args, kwargs))
     leaves: list[Any] = []
@@ -87,13 +87,13 @@ def take_in(recorder: Recorder, draft: Draft, args: tuple[Any, ...], kwargs: dic
         else:
             leaves.append(leaf)
             views.append(leaf)
-    draft.inputs.append(Inputs(flat.tree, tuple(views), tuple(kwargs)))
+    notes.inputs.append(Inputs(flat.tree, tuple(views), tuple(kwargs)))
     args, kwargs = unflatten(flat.tree, leaves)
     objects = flatten((args, kwargs)).objects
     return Given(args, kwargs, leaves, objects, [contents(one) for one in objects])
 
 
-def hand_out(recorder: Recorder, draft: Draft, result: Any, given: Given) -> None:
+def hand_out(recorder: Recorder, notes: Notes, result: Any, given: Given) -> None:
     """The result, and what the model changed in what it was given, as outputs of the program."""
     taken = Taken(given.objects, once=True)
     try:
@@ -115,10 +115,10 @@ def hand_out(recorder: Recorder, draft: Draft, result: Any, given: Given) -> Non
             view = recorder.view(leaf)
             stored = recorder.stored[view.storage]
             stored.kind, stored.kept = "output", True
-            draft.outputs.append(view)
+            notes.outputs.append(view)
         else:
-            draft.outputs.append(leaf)
-    draft.outcome = Outcome(tree, effects, tuple(written))
+            notes.outputs.append(leaf)
+    notes.outcome = Outcome(tree, effects, tuple(written))
 
 
 def _effect(taken: Taken, given: Given, number: int) -> tuple[int, tuple[Any, ...], Any, tuple[Tree | None, ...]]:

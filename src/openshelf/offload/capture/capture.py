@@ -17,7 +17,7 @@ from typing import Any
 from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload.capture.arguments import Given, hand_out, take_in
 from openshelf.offload.capture.buffers import computed_buffers
-from openshelf.offload.capture.captured import Captured, Draft, finish, modules_of, trained_of
+from openshelf.offload.capture.captured import Captured, Notes, finish, modules_of, trained_of
 from openshelf.offload.capture.decompositions import taken_apart_as_when_run
 from openshelf.offload.capture.fake_kernels import OF_THIS_PROCESS, KernelStrides
 from openshelf.offload.capture.hooks import need_no_hooks
@@ -25,13 +25,13 @@ from openshelf.offload.capture.known_values import not_traced, really
 from openshelf.offload.capture.optimizer import Updates
 from openshelf.offload.capture.reachable import restorer, tensors_in
 from openshelf.offload.capture.recorder import NOT_THE_MODELS, Recorder, watch_modules
-from openshelf.offload.program.progress import told
+from openshelf.offload.program.progress import shown
 from openshelf.offload.program.torch import torch
 
 fake_errors: Any = torch._subclasses.fake_tensor
 
 
-@told("capturing the model")
+@shown("capturing the model")
 def capture(
     model: Any,
     args: tuple[Any, ...] = (),
@@ -44,15 +44,15 @@ def capture(
 
     `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run.
     """
-    with _recording(model, strides, training=False) as (recorder, draft, fakes), torch.no_grad(), recorder:
-        given = take_in(recorder, draft, args, kwargs or {})
+    with _recording(model, strides, training=False) as (recorder, notes, fakes), torch.no_grad(), recorder:
+        given = take_in(recorder, notes, args, kwargs or {})
         result = model(*given.args, **given.kwargs)
-        hand_out(recorder, draft, result, given if give_back else Given.nothing())
+        hand_out(recorder, notes, result, given if give_back else Given.nothing())
         _keep_state(recorder, fakes)
-    return finish(recorder, draft)
+    return finish(recorder, notes)
 
 
-@told("capturing a step of training")
+@shown("capturing a step of training")
 def capture_training(
     model: Any,
     args: tuple[Any, ...] = (),
@@ -73,14 +73,14 @@ def capture_training(
     """
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
-    with _recording(model, strides, training=True) as (recorder, draft, fakes), torch.enable_grad(), recorder:
-        recorder.training, draft.trained = True, trained_of(model)
-        sink = _Sink(recorder, draft, fakes, optimizer, clip)
+    with _recording(model, strides, training=True) as (recorder, notes, fakes), torch.enable_grad(), recorder:
+        recorder.training, notes.trained = True, trained_of(model)
+        sink = _Sink(recorder, notes, fakes, optimizer, clip)
         losses = []
         for number in range(micro):
             prefix = f"{number}." if micro > 1 else ""
             recorder.phase = "forward"
-            given = take_in(recorder, draft, args, kwargs or {}, prefix)
+            given = take_in(recorder, notes, args, kwargs or {}, prefix)
             result = model(*given.args, **given.kwargs)
             given.need_same()
             value = loss(result) if loss else result.loss
@@ -93,17 +93,17 @@ def capture_training(
             del result, value
         with torch.no_grad():
             norm = sink.end()
-        hand_out(recorder, draft, (*losses, norm) if clip is not None else tuple(losses), Given.nothing())
+        hand_out(recorder, notes, (*losses, norm) if clip is not None else tuple(losses), Given.nothing())
         _keep_state(recorder, fakes)
-    return finish(recorder, draft)
+    return finish(recorder, notes)
 
 
 class _Sink:
     """Where gradients go once they are complete."""
 
-    def __init__(self, recorder: Recorder, draft: Draft, fakes: _Fakes, optimizer: Any, clip: float | None) -> None:
-        self.recorder, self.draft, self.clip, self.last = recorder, draft, clip, False
-        self.updates = draft.updates = Updates(optimizer) if optimizer is not None else None
+    def __init__(self, recorder: Recorder, notes: Notes, fakes: _Fakes, optimizer: Any, clip: float | None) -> None:
+        self.recorder, self.notes, self.clip, self.last = recorder, notes, clip, False
+        self.updates = notes.updates = Updates(optimizer) if optimizer is not None else None
         if self.updates is not None:
             self.updates.need_parameters_of(real for real, _ in fakes.parameters.values())
         self.norms: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class _Sink:
         rule = self.updates.rule(real) if self.updates is not None else None
         if self.updates is None:
             recorder.stored[gradient.storage].kept = True
-            self.draft.gradients[name] = gradient
+            self.notes.gradients[name] = gradient
         elif rule is not None:
             views = [recorder.view(fake), gradient]
             for state, value in self.updates.states(real).items():
@@ -141,7 +141,7 @@ class _Sink:
                 views.append(recorder.view(one))
                 stored = recorder.stored[views[-1].storage]
                 stored.kept, stored.value = True, None if value is None else _laid_out(value, one)
-                self.draft.states[views[-1].storage] = (name, state)
+                self.notes.states[views[-1].storage] = (name, state)
             recorder.add(self.updates.call(rule, views, name))
             recorder.stored[views[0].storage].kept = True
         fake.grad = None
@@ -226,7 +226,7 @@ _MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @contextlib.contextmanager
-def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterator[tuple[Recorder, Draft, _Fakes]]:
+def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterator[tuple[Recorder, Notes, _Fakes]]:
     if not hasattr(model, "named_parameters"):
         raise BadInput(
             f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
@@ -234,7 +234,7 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
     need_no_hooks(model, training=training)
     recorder = Recorder(strides)
     names: dict[int, tuple[str, ...]] = {}
-    draft = Draft(names, {}, [], [], None, modules_of(model))
+    notes = Notes(names, {}, [], [], None, modules_of(model))
     fakes, by_id = _Fakes({}, [], [], []), {}
     values = computed_buffers(model)
     tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
@@ -249,7 +249,7 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
                 fake = by_id[id(tensor)] = _stand_in(recorder, recorder.bases, name, tensor, kind, values.get(name))
                 if kind == "weight":
                     fakes.parameters[name] = (tensor, fake)
-            view = draft.views[name] = recorder.view(by_id[id(tensor)])
+            view = notes.views[name] = recorder.view(by_id[id(tensor)])
             names[view.storage] = (*names.get(view.storage, ()), name)
     for path, module in model.named_modules():
         tables = module._parameters, module._buffers, module._modules, module._non_persistent_buffers_set
@@ -267,7 +267,7 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
         for table, name, _, fake in fakes.registered:
             table[name] = fake
         with recorder.fakes, not_traced(), recorder.draws.watched(), taken_apart_as_when_run():
-            yield recorder, draft, fakes
+            yield recorder, notes, fakes
     except OpenshelfError:
         raise
     except Exception as error:

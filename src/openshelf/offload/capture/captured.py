@@ -152,7 +152,7 @@ class Captured:
 
 
 @dataclasses.dataclass
-class Draft:
+class Notes:
     """What a recording has found out beside the calls."""
 
     names: dict[int, tuple[str, ...]]
@@ -167,7 +167,7 @@ class Draft:
     updates: Updates | None = None
 
 
-def finish(recorder: Recorder, draft: Draft) -> Captured:
+def finish(recorder: Recorder, notes: Notes) -> Captured:
     """The recording as a program: without what nobody reads, storages numbered by first use."""
     stored = recorder.stored
     calls = _needed(_updates_after_reads(recorder.calls), {n for n, one in enumerate(stored) if one.kept})
@@ -182,7 +182,7 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
     read = {number for call in calls for number in (*call.reads, *call.changes)}
     read |= {number for number, one in enumerate(stored) if one.kept}
     for number in changed:
-        if number in draft.names:
+        if number in notes.names:
             stored[number].kept = True
 
     def renumbered(value: Any) -> Any:
@@ -208,20 +208,20 @@ def finish(recorder: Recorder, draft: Draft) -> Captured:
     return Captured(
         program=Program(ops, storages, _key(calls, storages)),
         calls=tuple(calls),
-        names={numbers[old]: names for old, names in draft.names.items() if old in numbers},
-        views={name: renumbered(view) for name, view in draft.views.items() if view.storage in numbers},
-        states={numbers[old]: whose for old, whose in draft.states.items()},
+        names={numbers[old]: names for old, names in notes.names.items() if old in numbers},
+        views={name: renumbered(view) for name, view in notes.views.items() if view.storage in numbers},
+        states={numbers[old]: whose for old, whose in notes.states.items()},
         values={index: stored[old].value for old, index in numbers.items() if stored[old].value is not None},
         inputs=tuple(
-            dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(recorder, one)) for one in draft.inputs
+            dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(recorder, one)) for one in notes.inputs
         ),
-        outputs=tuple(renumbered(draft.outputs)),
-        outcome=draft.outcome,
-        gradients=renumbered(draft.gradients),
-        updates=draft.updates,
+        outputs=tuple(renumbered(notes.outputs)),
+        outcome=notes.outcome,
+        gradients=renumbered(notes.gradients),
+        updates=notes.updates,
         outside=tuple(workspace_of(call)[1] for call in calls),
-        modules=draft.modules,
-        trained=draft.trained,
+        modules=notes.modules,
+        trained=notes.trained,
     )
 
 

@@ -19,7 +19,7 @@ from openshelf.offload.program.torch import torch
 LARGEST = 1 << 20  # bytes of a storage whose value is worth knowing
 
 
-class Known:
+class KnownValues:
     """The values of storages, as far as they are known, and the inputs that they follow from."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What can be reached from a value, through any object: to find tensors in it, and to put it back as it was.
 
-Unlike `_tree`, which hands on only what it knows, this looks into everything but modules and constants.
+Unlike `tree.py`, which hands on only what it knows, this looks into everything but modules and constants.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 from openshelf.errors import CaptureFailed
 from openshelf.offload.capture.decompositions import REFUSED_BACKWARD, check_backward, masks
 from openshelf.offload.capture.fake_kernels import FAKES, KernelStrides
-from openshelf.offload.capture.known_values import Known, really
+from openshelf.offload.capture.known_values import KnownValues, really
 from openshelf.offload.capture.rng import Draws
 from openshelf.offload.program.call import Call, View
 from openshelf.offload.program.program import Kind, Phase
@@ -55,7 +55,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         self.fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
         self.calls: list[Call] = []
         self.stored: list[Stored] = []
-        self.known = Known()
+        self.known = KnownValues()
         self.phase: Phase = "forward"
         self._numbers: dict[int, int] = {}
         self._modules: list[str] = []

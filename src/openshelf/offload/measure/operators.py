@@ -34,7 +34,7 @@ from openshelf.offload.program.out_forms import (
     span,
     workspace_of,
 )
-from openshelf.offload.program.progress import told
+from openshelf.offload.program.progress import shown
 from openshelf.offload.program.torch import arena_bytes, torch
 
 RING = 128 << 20  # larger than the caches of most processors
@@ -42,7 +42,7 @@ ENOUGH_S = 1.5  # what takes longer than this is measured in two rounds, or a fe
 SAME = 3  # of calls that do the same, so many are run
 
 
-@told("timing its operators")
+@shown("timing its operators")
 def measured(captured: Captured, rounds: int = 5) -> Captured:
     """The same program with the seconds of every operator, and `outside` as found. Random state is as before."""
     if rounds < 1:

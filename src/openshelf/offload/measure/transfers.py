@@ -19,7 +19,7 @@ from openshelf.fabric import Fabric
 from openshelf.offload.cache import cache_folder, load_plain, save_plain
 from openshelf.offload.move.homes import Homes, Tier
 from openshelf.offload.move.mover import Mover
-from openshelf.offload.program.progress import told
+from openshelf.offload.program.progress import shown
 from openshelf.offload.program.rates import Lane, Rates
 from openshelf.offload.program.torch import torch
 
@@ -60,7 +60,7 @@ def _measured_rates() -> Rates:
     return found
 
 
-@told("measuring transfers on this machine")
+@shown("measuring transfers on this machine")
 def calibrate(folder: Path | str | None = None) -> Rates:
     """Measured rates of the disk that `folder` (by default the cache's) is on, and of this machine's memory."""
     arena = DeviceArena(PIECE * PIECES)

@@ -1,14 +1,14 @@
-"""A draft: a choice of what stays, what is made anew and when reads begin, worked out to steps and their times."""
+"""A candidate: a choice of what stays, what is made anew and when reads begin, worked out to steps and their times."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-from openshelf.offload.planner.gaps import Course
-from openshelf.offload.planner.offsets.static import settle_static
-from openshelf.offload.planner.offsets.sweep import settle
-from openshelf.offload.planner.prefetch import walk
+from openshelf.offload.planner.gaps import Schedule
+from openshelf.offload.planner.offsets.static import place_at_once
+from openshelf.offload.planner.offsets.sweep import sweep
+from openshelf.offload.planner.prefetch import moves_for
 from openshelf.offload.planner.simulate import Times, simulate
 from openshelf.offload.program.rates import Home, Rates
 from openshelf.offload.program.steps import Step
@@ -18,9 +18,9 @@ from openshelf.offload.program.steps import Step
 class Choice:
     """All that is chosen; the rest follows."""
 
-    course: Course
+    schedule: Schedule
     homes: tuple[Home, ...]
-    stays: tuple[bool, ...]  # for each gap of the course
+    stays: tuple[bool, ...]  # for each gap of the schedule
     starts: Mapping[tuple[int, int], int]  # (storage, position of use) -> where its read may begin; 0 if missing
     room: int  # bytes that may be filled: less than the budget leaves some against fragmentation
     long: int  # what is in the arena for more moves than this goes to its low end
@@ -30,7 +30,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Draft:
+class Candidate:
     choice: Choice
     steps: list[Step]
     times: Times
@@ -42,10 +42,10 @@ class Draft:
         return round(self.times.seconds, 9), sum(self.times.moved.values())
 
 
-def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
+def work_out(choice: Choice, rates: Rates, budget: int) -> Candidate:
     """The steps for a choice, whatever it is, within the budget; the budget is at least the least and aligned."""
-    course, homes = choice.course, choice.homes
-    residencies = course.residencies(choice.stays)
+    schedule, homes = choice.schedule, choice.homes
+    residencies = schedule.residencies(choice.stays)
     if choice.later:
         residencies = [
             dataclasses.replace(one, stored=max(one.stored, choice.later.get((one.storage, one.last), 0)))
@@ -53,10 +53,10 @@ def draft(choice: Choice, rates: Rates, budget: int) -> Draft:
             else one
             for one in residencies
         ]
-    moves = walk(course, residencies, rates, homes, choice.room, choice.starts)
-    steps, repairs = settle(course, moves, homes, budget, choice.long, choice.others)
-    found = Draft(choice, steps, simulate(course.program, steps, rates, homes), repairs)
-    if repairs and (static := settle_static(course, moves, budget)) is not None:
-        other = Draft(choice, static, simulate(course.program, static, rates, homes), 0)
+    moves = moves_for(schedule, residencies, rates, homes, choice.room, choice.starts)
+    steps, repairs = sweep(schedule, moves, homes, budget, choice.long, choice.others)
+    found = Candidate(choice, steps, simulate(schedule.program, steps, rates, homes), repairs)
+    if repairs and (static := place_at_once(schedule, moves, budget)) is not None:
+        other = Candidate(choice, static, simulate(schedule.program, static, rates, homes), 0)
         found = min(found, other, key=lambda one: one.score)
     return found

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openshelf.offload.planner.gaps import Course, Residency
+from openshelf.offload.planner.gaps import Residency, Schedule
 from openshelf.offload.program.rates import Home, Rates
 
 
 def latest_starts(
-    course: Course, residencies: Sequence[Residency], rates: Rates, homes: Sequence[Home], margin: float
+    schedule: Schedule, residencies: Sequence[Residency], rates: Rates, homes: Sequence[Home], margin: float
 ) -> dict[tuple[int, int], int]:
     """(storage, position of use) -> the position to read it at; `margin` seconds before it would be too late."""
-    seconds = np.array([course.program.ops[number].seconds for number in course.order])
+    seconds = np.array([schedule.program.ops[number].seconds for number in schedule.order])
     clock = np.concatenate([[0.0], np.cumsum(seconds)])  # when the operator at each position begins
     found: dict[tuple[int, int], int] = {}
     starts: list[tuple[int, int, float]] = []
@@ -26,7 +26,7 @@ def latest_starts(
     for one in sorted((one for one in residencies if one.loaded), key=lambda one: one.first, reverse=True):
         home = homes[one.storage]
         end = min(float(clock[one.first]), idle_from[home])
-        idle_from[home] = end - rates.read(home).seconds(course.program.storages[one.storage].nbytes)
+        idle_from[home] = end - rates.read(home).seconds(schedule.program.storages[one.storage].nbytes)
         starts.append((one.storage, one.first, idle_from[home] - margin))
     positions = np.searchsorted(clock, np.array([start for _, _, start in starts]), side="right") - 1
     for (s, first, _), position in zip(starts, positions.tolist(), strict=True):

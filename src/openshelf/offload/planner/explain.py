@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.program.lifetimes import lifetimes
 from openshelf.offload.program.rates import LANES
 from openshelf.offload.program.steps import Detach, Prefetch, Run, Store, Wait
@@ -62,8 +62,8 @@ def explain(plan: Plan, s: int) -> str:
     """The uses of a storage, and for each gap between them what could have been done and what is done."""
     program, rates = plan.program, plan.rates
     storage, home = program.storages[s], plan.homes[s]
-    course = Course.of(program)
-    uses = course.uses[s]
+    schedule = Schedule.of(program)
+    uses = schedule.uses[s]
     read, write = rates.read(home).seconds(storage.nbytes), rates.write(home).seconds(storage.nbytes)
     lines = [
         f"{storage.name}: {storage.kind} of {format_size(storage.nbytes)}, "
@@ -79,12 +79,12 @@ def explain(plan: Plan, s: int) -> str:
     for op in program.ops:
         clock.append(clock[-1] + op.seconds)
     done = _between(plan, s)
-    for gap in course.gaps:
+    for gap in schedule.gaps:
         if gap.storage != s:
             continue
         move = read + (write if gap.dirty else 0.0)
         options = [
-            f"stay: {format_size(course.sizes[s])} for {_seconds(clock[gap.after] - clock[gap.before + 1])}",
+            f"stay: {format_size(schedule.sizes[s])} for {_seconds(clock[gap.after] - clock[gap.before + 1])}",
             f"leave: {_seconds(move)} of transfers",
         ]
         if maker is not None and maker.again and not maker.changes:

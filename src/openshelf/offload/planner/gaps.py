@@ -1,4 +1,4 @@
-"""A course: the operators of a program in the order in which they run, some perhaps again, and the gaps between uses.
+"""A schedule: the operators of a program in the order in which they run, some perhaps again, and the gaps between uses.
 
 A gap is the time between two uses of a storage in which nothing touches it. In each the storage stays in the arena or
 leaves it; that, for all gaps, is the choice which a plan consists of. What follows from it without any choice are the
@@ -45,7 +45,7 @@ class Residency:
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class Schedule:
     """Operators in order, with what follows from it. `must`: bytes that are needed at each position at the least."""
 
     program: Program
@@ -56,7 +56,7 @@ class Course:
     must: Numbers
 
     @classmethod
-    def of(cls, program: Program, order: Sequence[int] | None = None) -> Course:
+    def of(cls, program: Program, order: Sequence[int] | None = None) -> Schedule:
         order = tuple(range(len(program.ops)) if order is None else order)
         uses = uses_along(program, order)
         sizes = tuple(padded(storage.nbytes) for storage in program.storages)

@@ -11,37 +11,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openshelf.offload.planner.gaps import Course, Gap
+from openshelf.offload.planner.gaps import Gap, Schedule
 from openshelf.offload.program.lifetimes import Numbers
 from openshelf.offload.program.rates import Home, Rates
 
 
-def gain(course: Course, gap: Gap, rates: Rates, homes: Sequence[Home]) -> float:
+def gain(schedule: Schedule, gap: Gap, rates: Rates, homes: Sequence[Home]) -> float:
     """Seconds of transfers that are saved if the storage stays."""
-    nbytes, home = course.program.storages[gap.storage].nbytes, homes[gap.storage]
+    nbytes, home = schedule.program.storages[gap.storage].nbytes, homes[gap.storage]
     return rates.read(home).seconds(nbytes) + (rates.write(home).seconds(nbytes) if gap.dirty else 0.0)
 
 
-def crowding(course: Course, budget: int) -> Numbers:
+def crowding(schedule: Schedule, budget: int) -> Numbers:
     """Bytes over the budget at each position if everything stayed."""
-    return np.maximum(0, course.occupied(course.residencies([True] * len(course.gaps))) - budget)
+    return np.maximum(0, schedule.occupied(schedule.residencies([True] * len(schedule.gaps))) - budget)
 
 
-def choose_stays(course: Course, rates: Rates, homes: Sequence[Home], budget: int, reserve: int) -> list[bool]:
+def choose_stays(schedule: Schedule, rates: Rates, homes: Sequence[Home], budget: int, reserve: int) -> list[bool]:
     """For each gap whether the storage stays; `reserve` bytes are left for reads ahead."""
-    gaps = course.gaps
+    gaps = schedule.gaps
     if not gaps:
         return []
-    room = np.maximum(0, budget - course.must)
-    over = crowding(course, budget)
+    room = np.maximum(0, budget - schedule.must)
+    over = crowding(schedule, budget)
     if not over.any():
         return [True] * len(gaps)
     room = np.where(over > 0, np.maximum(0, room - reserve), room)
     crowded = np.concatenate([[0.0], np.cumsum(over / float(over.max()))])
     before = np.array([gap.before for gap in gaps])
     after = np.array([gap.after for gap in gaps])
-    sizes = np.array([course.sizes[gap.storage] for gap in gaps], np.float64)
-    gains = np.array([gain(course, gap, rates, homes) for gap in gaps])
+    sizes = np.array([schedule.sizes[gap.storage] for gap in gaps], np.float64)
+    gains = np.array([gain(schedule, gap, rates, homes) for gap in gaps])
     price = sizes * (crowded[after] - crowded[before + 1])
     worth = np.full(len(gaps), np.inf)
     np.divide(gains, price, out=worth, where=price > 0)

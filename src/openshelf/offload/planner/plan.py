@@ -15,12 +15,12 @@ from openshelf.offload.planner.explain import explain, report
 from openshelf.offload.planner.on_twin import add_plan
 from openshelf.offload.planner.replay import RUN, TAKE, Replay
 from openshelf.offload.planner.resident import choose_resident, enough, without
-from openshelf.offload.planner.search import schedule
+from openshelf.offload.planner.search import search
 from openshelf.offload.planner.simulate import Change, Times, simulate
 from openshelf.offload.planner.verify import check_steps
 from openshelf.offload.program.lifetimes import ALIGNMENT, lifetimes, padded
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.progress import told
+from openshelf.offload.program.progress import shown
 from openshelf.offload.program.rates import Home, Rates
 from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.space import format_size
@@ -114,7 +114,7 @@ class Plan:
             raise BadInput(f"not a plan of format {FORMAT}: {type(error).__name__}: {error}") from error
 
 
-@told("searching for a plan")
+@shown("searching for a plan")
 def make_plan(
     program: Program,
     budget: int,
@@ -156,12 +156,12 @@ def make_plan(
             return found
     given = [one.index for one in program.storages if one.given and one.kind != "input"]
     arena = min(room, enough(program, given)) if room > known.live_peak else room
-    staying = choose_resident(program, arena, rates, dram, time_limit / 3) if stay else []
-    left = arena - sum(known.sizes[s] for s in staying)
-    best, how = schedule(without(program, staying) if staying else program, left, rates, dram, time_limit, homes)
+    resident = choose_resident(program, arena, rates, dram, time_limit / 3) if stay else []
+    left = arena - sum(known.sizes[s] for s in resident)
+    best, how = search(without(program, resident) if resident else program, left, rates, dram, time_limit, homes)
     top = _peak(program, best.steps)
     stays = {}
-    for s in staying:
+    for s in resident:
         stays[s], top = top, top + known.sizes[s]
     _check(program, tuple(best.steps), room, stays)
     plan = _plan(program, room, rates, dram, best.choice.homes, tuple(best.steps), tuple(how), stays)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from openshelf.offload.planner.gaps import Course, Residency
+from openshelf.offload.planner.gaps import Residency, Schedule
 from openshelf.offload.program.lifetimes import Numbers
 from openshelf.offload.program.rates import Home, Rates
 
@@ -25,8 +25,8 @@ class Move(NamedTuple):
     number: int  # of the storage, or of the operator
 
 
-def walk(
-    course: Course,
+def moves_for(
+    schedule: Schedule,
     residencies: Sequence[Residency],
     rates: Rates,
     homes: Sequence[Home],
@@ -34,23 +34,23 @@ def walk(
     not_before: Mapping[tuple[int, int], int],
 ) -> list[Move]:
     """The moves for these residencies. `not_before`: (storage, position of use) -> the earliest position to read at."""
-    return _Walk(course, residencies, rates, homes, budget, not_before).moves()
+    return _Prefetcher(schedule, residencies, rates, homes, budget, not_before).moves()
 
 
-class _Walk:
+class _Prefetcher:
     def __init__(
         self,
-        course: Course,
+        schedule: Schedule,
         residencies: Sequence[Residency],
         rates: Rates,
         homes: Sequence[Home],
         budget: int,
         not_before: Mapping[tuple[int, int], int],
     ) -> None:
-        self.course, self.rates, self.homes, self.budget, self.not_before = course, rates, homes, budget, not_before
-        self.room: Numbers = budget - course.occupied(residencies)
-        self.leave: list[list[int]] = [[] for _ in course.order]  # storages whose residency ends after a position
-        self.store: list[list[int]] = [[] for _ in course.order]
+        self.schedule, self.rates, self.homes, self.budget, self.not_before = schedule, rates, homes, budget, not_before
+        self.room: Numbers = budget - schedule.occupied(residencies)
+        self.leave: list[list[int]] = [[] for _ in schedule.order]  # storages whose residency ends after a position
+        self.store: list[list[int]] = [[] for _ in schedule.order]
         self.queues: dict[Home, deque[tuple[int, int, int]]] = {"flash": deque(), "dram": deque()}
         gone: dict[int, int] = {}  # where the residency before ended
         for one in sorted(residencies, key=lambda one: one.first):
@@ -70,9 +70,9 @@ class _Walk:
         self.out: list[Move] = []
 
     def moves(self) -> list[Move]:
-        ops, sizes = self.course.program.ops, self.course.sizes
+        ops, sizes = self.schedule.program.ops, self.schedule.sizes
         slower = self.rates.slowdown
-        for position, number in enumerate(self.course.order):
+        for position, number in enumerate(self.schedule.order):
             self.flush(self.now)
             for home, queue in self.queues.items():
                 self.pump(home, queue, position)
@@ -106,7 +106,7 @@ class _Walk:
             if use > position and position < earliest:
                 at += 1
                 continue
-            size = self.course.sizes[s]
+            size = self.schedule.sizes[s]
             if use > position:
                 if position < self.not_before.get((s, use), 0):
                     return
@@ -122,7 +122,7 @@ class _Walk:
             del queue[at]
             self.now += self.rates.call_s
             start = max(self.now, self.read_end[home])
-            self.arrives[s] = self.read_end[home] = start + lane.seconds(self.course.program.storages[s].nbytes)
+            self.arrives[s] = self.read_end[home] = start + lane.seconds(self.schedule.program.storages[s].nbytes)
             self.moving_until = max(self.moving_until, self.read_end[home])
             self.out.append(Move(PREFETCH, s))
 
@@ -130,7 +130,7 @@ class _Walk:
         home = self.homes[s]
         self.now += self.rates.call_s
         start = max(self.now, self.write_end[home])
-        end = start + self.rates.write(home).seconds(self.course.program.storages[s].nbytes)
+        end = start + self.rates.write(home).seconds(self.schedule.program.storages[s].nbytes)
         self.stores[s] = self.write_end[home] = end
         self.moving_until = max(self.moving_until, end)
         self.out.append(Move(STORE, s))
@@ -139,7 +139,7 @@ class _Walk:
         """Let go of everything whose Store ends by then."""
         while self.linger and self.linger[0][0] <= until:
             end, s = heapq.heappop(self.linger)
-            self.lingering -= self.course.sizes[s]
+            self.lingering -= self.schedule.sizes[s]
             if until < float("inf"):
                 self.now = max(self.now, end)
             self.detach(s)

@@ -1,4 +1,4 @@
-"""Running operators again: what may be dropped in a long gap and made anew, and the course that follows.
+"""Running operators again: what may be dropped in a long gap and made anew, and the schedule that follows.
 
 Dropped is what costs less to make than to store and read, all in all: an operator whose inputs are dropped too has to
 have them made first, so the cost adds up along the way until storing is cheaper, and what is stored there is where
@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.program.program import Program
 from openshelf.offload.program.rates import Home, Rates
 
 
-def course_with_reruns(
-    course: Course, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
-) -> Course:
-    """A course where storages are made anew if `weight` x the seconds for that are below those of moving them.
+def with_reruns(
+    schedule: Schedule, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
+) -> Schedule:
+    """A schedule where storages are made anew if `weight` x the seconds for that are below those of moving them.
 
-    Considered are gaps over positions where room is short (`crowded`). The same course if there are none.
+    Considered are gaps over positions where room is short (`crowded`). The same schedule if there are none.
     """
-    dropped = _dropped(course, rates, homes, crowded, weight)
-    return Course.of(course.program, _order(course.program, dropped)) if dropped else course
+    dropped = _dropped(schedule, rates, homes, crowded, weight)
+    return Schedule.of(schedule.program, _order(schedule.program, dropped)) if dropped else schedule
 
 
 def _dropped(
-    course: Course, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
+    schedule: Schedule, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
 ) -> dict[int, int]:
     """Storages to drop -> the position of the last use before they are."""
-    program, uses = course.program, course.uses
+    program, uses = schedule.program, schedule.uses
     short = [0]
     for one in crowded:
         short.append(short[-1] + one)
     longest: dict[int, tuple[int, int]] = {}
-    for gap in course.gaps:
+    for gap in schedule.gaps:
         if short[gap.after] - short[gap.before + 1] > 0:
             length = longest.get(gap.storage, (0, 0))
             if gap.after - gap.before > length[1] - length[0]:
@@ -51,14 +51,14 @@ def _dropped(
         if program.storages[s].kept or changed[s] or any(op.index < at <= end for r in op.reads for at in changed[r]):
             continue
         extra = sum(
-            course.sizes[r]
+            schedule.sizes[r]
             for r in op.reads
             if r not in dropped and not program.storages[r].given and uses[r][-1].position < after
         )
         seconds = op.seconds + sum(cost[r] for r in op.reads if r in dropped)
         nbytes, home = program.storages[s].nbytes, homes[s]
         moving = rates.read(home).seconds(nbytes) + rates.write(home).seconds(nbytes)
-        if 2 * extra <= course.sizes[s] and weight * seconds < moving:
+        if 2 * extra <= schedule.sizes[s] and weight * seconds < moving:
             dropped[s], cost[s] = before, seconds
     return dropped
 

@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from openshelf.offload.planner.candidate import Choice, Draft, draft
+from openshelf.offload.planner.candidate import Candidate, Choice, work_out
 from openshelf.offload.program.rates import Rates
 from openshelf.offload.program.steps import Detach, Run, Wait
 
 SHORT = 40  # gaps
 PLACES = 20  # to clear
 SHAKES = 25  # in vain
-MOST = 4000  # drafts in one refinement: the result is the same on a fast and on a slow machine, if both have the time
+MOST = 4000  # candidates in one refinement: a fast and a slow machine find the same, if both have the time
 
 
-def refine(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
-    """The draft, or a better one."""
+def refine(best: Candidate, rates: Rates, budget: int, deadline: float) -> Candidate:
+    """The candidate, or a better one."""
     tried = at = in_vain = 0
     changes = list(_changes(best, budget))
     while in_vain < len(changes) and tried < MOST and time.thread_time() < deadline:
-        found = draft(changes[at % len(changes)](), rates, budget)
+        found = work_out(changes[at % len(changes)](), rates, budget)
         tried, at, in_vain = tried + 1, at + 1, in_vain + 1
         if found.score < best.score:
             best, in_vain = found, 0
@@ -36,40 +36,40 @@ def refine(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
     return best
 
 
-def shake(best: Draft, rates: Rates, budget: int, deadline: float) -> Draft:
-    """The draft, or a better one that is more than one change away: some at once, at random, then refined.
+def shake(best: Candidate, rates: Rates, budget: int, deadline: float) -> Candidate:
+    """The candidate, or a better one that is more than one change away: some at once, at random, then refined.
 
-    For short programs only: it takes a thousand drafts. The same program gives the same result.
+    For short programs only: it takes a thousand candidates. The same program gives the same result.
     """
     rng = random.Random(0)
     in_vain = 0
-    while len(best.choice.course.gaps) <= SHORT and in_vain < SHAKES and time.thread_time() < deadline:
+    while len(best.choice.schedule.gaps) <= SHORT and in_vain < SHAKES and time.thread_time() < deadline:
         in_vain += 1
         one = best
         for _ in range(rng.randint(2, 4)):
             changes = list(_changes(one, budget))
             if not changes:
                 return best
-            one = draft(rng.choice(changes)(), rates, budget)
+            one = work_out(rng.choice(changes)(), rates, budget)
         one = refine(one, rates, budget, deadline)
         if one.score < best.score:
             best, in_vain = one, 0
     return best
 
 
-def _changes(best: Draft, budget: int) -> Iterator[Callable[[], Choice]]:
+def _changes(best: Candidate, budget: int) -> Iterator[Callable[[], Choice]]:
     """Other choices, none of them made yet: long programs have thousands, of thousands of gaps each."""
     choice = best.choice
-    course = choice.course
+    schedule = choice.schedule
     waited = _waited(best)
     for leave in ((), *_cleared(best)):
         for room, starts in ((choice.room, choice.starts), (choice.room, {}), (budget, choice.starts), (budget, {})):
             if leave or (room, starts) != (choice.room, choice.starts):
                 yield partial(_flipped, choice, leave, room=room, starts=starts)
-    gaps = sorted(range(len(course.gaps)), key=lambda number: -waited.get(course.gaps[number].storage, 0.0))
+    gaps = sorted(range(len(schedule.gaps)), key=lambda number: -waited.get(schedule.gaps[number].storage, 0.0))
     for number in gaps:
         yield partial(_flipped, choice, (number,))
-    residencies = course.residencies(choice.stays)
+    residencies = schedule.residencies(choice.stays)
     for here in residencies:
         key = here.storage, here.last
         for position in {here.stored, here.stored + 1, here.last} if 0 <= here.stored < here.last else ():
@@ -85,14 +85,14 @@ def _changes(best: Draft, budget: int) -> Iterator[Callable[[], Choice]]:
     if best.repairs:
         for long in (0, 5, 12, 50, 1 << 60):
             yield partial(dataclasses.replace, choice, long=long)
-        for s in range(len(course.sizes)):
+        for s in range(len(schedule.sizes)):
             yield partial(dataclasses.replace, choice, others=choice.others ^ {s})
     # One leaves so that another stays: what operators wait for, against what is there at that time.
     for number in gaps if len(gaps) <= SHORT else ():
-        gap = course.gaps[number]
+        gap = schedule.gaps[number]
         if choice.stays[number] or not waited.get(gap.storage):
             continue
-        for other, rival in enumerate(course.gaps):
+        for other, rival in enumerate(schedule.gaps):
             if choice.stays[other] and rival.before < gap.after and gap.before < rival.after:
                 yield partial(_flipped, choice, (number, other))
 
@@ -111,7 +111,7 @@ def _moved(choice: Choice, what: str, key: tuple[int, int], position: int) -> Ch
     return dataclasses.replace(choice, **changed)
 
 
-def _cleared(best: Draft) -> list[tuple[int, ...]]:
+def _cleared(best: Candidate) -> list[tuple[int, ...]]:
     """Where operators wait until something is stored: the gaps of all that is there and at home, at each and at all."""
     choice = best.choice
     places: list[int] = []
@@ -124,7 +124,7 @@ def _cleared(best: Draft) -> list[tuple[int, ...]]:
     for chosen in [places, *([place] for place in places)][:PLACES]:
         gaps = tuple(
             number
-            for number, gap in enumerate(choice.course.gaps)
+            for number, gap in enumerate(choice.schedule.gaps)
             if choice.stays[number] and not gap.dirty and any(gap.before < place < gap.after for place in chosen)
         )
         if gaps:
@@ -132,7 +132,7 @@ def _cleared(best: Draft) -> list[tuple[int, ...]]:
     return found
 
 
-def _waited(best: Draft) -> dict[int, float]:
+def _waited(best: Candidate) -> dict[int, float]:
     """Seconds that operators wait for each storage."""
     found: dict[int, float] = {}
     for number, seconds in best.times.waits.items():

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from openshelf.offload.planner.search import schedule
+from openshelf.offload.planner.search import search
 from openshelf.offload.program.lifetimes import Lifetimes, lifetimes, padded
 from openshelf.offload.program.program import Op, Program
 from openshelf.offload.program.rates import Rates
@@ -91,13 +91,13 @@ def choose_resident(program: Program, budget: int, rates: Rates, dram: int, time
     rooms = [sum(known.sizes[s] for (s,) in items), *(int((budget - known.least) * share) for share in SHARES)]
     found: list[tuple[float, int, list[int]]] = []
     for room in rooms:
-        staying = [s for (s,) in spread(items, known.sizes, room)] if room else []
-        moving = without(program, staying)
-        left = budget - sum(known.sizes[s] for s in staying)
-        if left < lifetimes(moving).least or any(staying == other for _, _, other in found):
+        resident = [s for (s,) in spread(items, known.sizes, room)] if room else []
+        moving = without(program, resident)
+        left = budget - sum(known.sizes[s] for s in resident)
+        if left < lifetimes(moving).least or any(resident == other for _, _, other in found):
             continue
-        times = schedule(moving, left, rates, dram, time_limit / len(rooms))[0].times
-        found.append((times.seconds, sum(times.moved.values()), staying))
+        times = search(moving, left, rates, dram, time_limit / len(rooms))[0].times
+        found.append((times.seconds, sum(times.moved.values()), resident))
         if times.seconds <= ALIKE * sum(op.seconds for op in program.ops):
             break
     least = min(seconds for seconds, _, _ in found)

@@ -1,9 +1,9 @@
-"""The search for a good plan: greedy drafts with a few settings, the best of them refined.
+"""The search for a good plan: greedy candidates with a few settings, the best of them refined.
 
 The greedy rule has settings that no rule gives: how much room to leave for reads ahead, how early these are, how dear
-running again is. A handful of them is tried, the likely ones first, until a draft is as good as any could be or the
-time is over: that of the processor, so that a busy machine finds the same plans. A draft costs a second for a training
-step of 80 layers, so that is what time allows; small programs are refined further, see _refine.
+running again is. The search tries a handful of them, the likely ones first, until a candidate is as good as any could
+be or the time is over: that of the processor, so that a busy machine finds the same plans. A candidate costs a second
+for a training step of 80 layers, so that is what time allows. Small programs are refined further (`refine.py`).
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from openshelf.offload.planner.candidate import Choice, Draft, draft
+from openshelf.offload.planner.candidate import Candidate, Choice, work_out
 from openshelf.offload.planner.deadlines import latest_starts
-from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.planner.keep import choose_stays, crowding
 from openshelf.offload.planner.milp import solve_stays
-from openshelf.offload.planner.recompute import course_with_reruns
+from openshelf.offload.planner.recompute import with_reruns
 from openshelf.offload.planner.refine import refine, shake
 from openshelf.offload.program.lifetimes import lifetimes
 from openshelf.offload.program.program import Program
 from openshelf.offload.program.rates import Home, Rates
 from openshelf.offload.program.steps import Prefetch, Store
 
-STARTS = 4  # drafts that are refined
-GOOD = 1.005  # a draft this close to the bound is not worth more search
+STARTS = 4  # candidates that are refined
+GOOD = 1.005  # a candidate this close to the bound is not worth more search
 
 
-def schedule(
+def search(
     program: Program, budget: int, rates: Rates, dram: int, time_limit: float, homes: tuple[Home, ...] | None = None
-) -> tuple[Draft, list[str]]:
-    """The best draft found, and how it was found; `budget` is at least what `lifetimes` calls the least.
+) -> tuple[Candidate, list[str]]:
+    """The best candidate found, and how it was found; `budget` is at least what `lifetimes` calls the least.
 
     With `homes` these are where storages live; else flash is, and `dram` bytes of host memory.
     """
     deadline = time.thread_time() + time_limit
     flash: tuple[Home, ...] = homes or tuple("flash" for _ in program.storages)
-    course = Course.of(program)
+    schedule = Schedule.of(program)
     notes: list[str] = []
-    drafts = _greedy(course, budget, rates, flash, deadline)
+    candidates = _greedy(schedule, budget, rates, flash, deadline)
     if dram and homes is None:
-        drafts = _greedy(course, budget, rates, _homes(drafts[0], rates, dram), deadline)
-    best = drafts[0]
+        candidates = _greedy(schedule, budget, rates, _homes(candidates[0], rates, dram), deadline)
+    best = candidates[0]
     limit = GOOD * bound(program, rates, best.choice.homes)
     if best.times.seconds > limit:
         until = time.thread_time() + (deadline - time.thread_time()) / 2
-        best = min((refine(one, rates, budget, until) for one in drafts), key=lambda one: one.score)
+        best = min((refine(one, rates, budget, until) for one in candidates), key=lambda one: one.score)
         notes.append("refined")
     if best.times.seconds > limit:
         solved, note = solve_stays(best, rates, budget, deadline)
@@ -108,39 +108,39 @@ def _settings() -> Iterator[_Setting]:
         yield _Setting(reserve, ahead, long, full, again)
 
 
-def _greedy(course: Course, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> list[Draft]:
+def _greedy(schedule: Schedule, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> list[Candidate]:
     """The best of the settings, the very best first; half of the time at the most."""
-    limit = GOOD * bound(course.program, rates, homes)
+    limit = GOOD * bound(schedule.program, rates, homes)
     until = time.thread_time() + (deadline - time.thread_time()) / 2
-    crowded = (crowding(course, budget) > 0).tolist()
-    courses: dict[float, Course] = {0: course}
-    best: dict[tuple[float, int], Draft] = {}  # by score
+    crowded = (crowding(schedule, budget) > 0).tolist()
+    schedules: dict[float, Schedule] = {0: schedule}
+    best: dict[tuple[float, int], Candidate] = {}  # by score
     for setting in _settings():
         if best and (min(best)[0] <= limit or time.thread_time() > until):
             break
-        if setting.again not in courses:
-            courses[setting.again] = course_with_reruns(course, rates, homes, crowded, setting.again)
-        now = courses[setting.again]
-        if setting.again and now is course:
+        if setting.again not in schedules:
+            schedules[setting.again] = with_reruns(schedule, rates, homes, crowded, setting.again)
+        now = schedules[setting.again]
+        if setting.again and now is schedule:
             continue
         room = max(int(budget * setting.full), int(now.must.max(initial=0)))
         stays = choose_stays(now, rates, homes, room, int(budget * setting.reserve))
         starts: dict[tuple[int, int], int] = {}
         if setting.ahead < float("inf"):
             longest = max(
-                (rates.read(homes[s]).seconds(x.nbytes) for s, x in enumerate(course.program.storages)), default=0.0
+                (rates.read(homes[s]).seconds(x.nbytes) for s, x in enumerate(schedule.program.storages)), default=0.0
             )
             starts = latest_starts(now, now.residencies(stays), rates, homes, setting.ahead * longest)
-        found = draft(Choice(now, homes, tuple(stays), starts, room, setting.long), rates, budget)
+        found = work_out(Choice(now, homes, tuple(stays), starts, room, setting.long), rates, budget)
         best[found.score] = found
         if len(best) > STARTS:
             del best[max(best)]
     return [best[score] for score in sorted(best)]
 
 
-def _homes(best: Draft, rates: Rates, dram: int) -> tuple[Home, ...]:
+def _homes(best: Candidate, rates: Rates, dram: int) -> tuple[Home, ...]:
     """Host memory for what saves the most time there for its bytes, as long as it lasts; flash for the rest."""
-    storages = best.choice.course.program.storages
+    storages = best.choice.schedule.program.storages
     saved = [0.0] * len(storages)
     for step in best.steps:
         nbytes = storages[step.storage].nbytes if isinstance(step, Prefetch | Store) else 0
@@ -149,7 +149,7 @@ def _homes(best: Draft, rates: Rates, dram: int) -> tuple[Home, ...]:
         elif isinstance(step, Store):
             saved[step.storage] += rates.flash_write.seconds(nbytes) - rates.dram_write.seconds(nbytes)
     homes: list[Home] = ["flash"] * len(storages)
-    sizes = best.choice.course.sizes
+    sizes = best.choice.schedule.sizes
     for s in sorted(range(len(storages)), key=lambda s: -saved[s] / max(1, sizes[s])):
         if saved[s] > 0 and sizes[s] <= dram:
             homes[s] = "dram"

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def shown(what: str) -> Iterator[None]:
     """The line is there until this ends. Nothing is written to what is no terminal."""
-    shown = sys.stderr.isatty()
-    if shown:
+    terminal = sys.stderr.isatty()
+    if terminal:
         print(f"\r\x1b[K{what}...", end="", file=sys.stderr, flush=True)
     try:
         yield
     finally:
-        if shown:
+        if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

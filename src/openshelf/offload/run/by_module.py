@@ -24,7 +24,7 @@ from openshelf.offload.capture.reachable import tensors_in
 from openshelf.offload.capture.tree import PLAIN, flatten, refilled
 from openshelf.offload.move.homes import Homes
 from openshelf.offload.move.mover import Lane, Mover
-from openshelf.offload.planner.offsets.free_list import Holes
+from openshelf.offload.planner.offsets.free_list import FreeList
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.emptied import Forward, values_of
@@ -84,7 +84,7 @@ class ByModule:
         for number, name in enumerate(names):
             homes.packed(number, packed, name)
         arena = DeviceArena(self._budget)
-        self._arena, self._mover, self._holes = arena_bytes(arena), Mover(homes, arena), Holes(self._budget)
+        self._arena, self._mover, self._free = arena_bytes(arena), Mover(homes, arena), FreeList(self._budget)
         self._at: dict[int, int] = {}  # storages in the arena, and their offsets
         self._coming: set[int] = set()
         self._pins: Counter[int] = Counter()
@@ -125,7 +125,7 @@ class ByModule:
         self._at.clear()
         self._coming.clear()
         self._pins.clear()
-        self._holes = Holes(self._budget)
+        self._free = FreeList(self._budget)
 
     def _enter(self, path: str, args: Any, kwargs: Any) -> None:
         if any(isinstance(one, torch.Tensor) and one.is_meta for one in (*args, *kwargs.values())):
@@ -169,14 +169,14 @@ class ByModule:
 
     def _read(self, s: int, distance: int) -> bool:
         """Begins to read a storage; what is used later than at `distance` may leave for it. False: there is no room."""
-        offset = self._holes.take(self._sizes[s], high=False)
+        offset = self._free.take(self._sizes[s], high=False)
         while offset is None:
             idle = [one for one in self._at if not self._pins[one]]
             last = max(idle, key=self._distance, default=None)
             if last is None or self._distance(last) <= distance:
                 return False
             self._evict(last)
-            offset = self._holes.take(self._sizes[s], high=False)
+            offset = self._free.take(self._sizes[s], high=False)
         assert self._mover is not None
         self._at[s] = offset
         self._coming.add(s)
@@ -188,7 +188,7 @@ class ByModule:
         if s in self._coming:
             self._mover.wait(s)
             self._coming.discard(s)
-        self._holes.give(self._at.pop(s), self._sizes[s])
+        self._free.give(self._at.pop(s), self._sizes[s])
 
     def _distance(self, s: int) -> int:
         """How many uses away the next use of a storage is."""

@@ -20,7 +20,7 @@ from openshelf.offload.move.mover import Lane
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.call import views_of
 from openshelf.offload.program.lifetimes import ALIGNMENT
-from openshelf.offload.program.progress import told
+from openshelf.offload.program.progress import shown
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.source import packed_state
@@ -58,7 +58,7 @@ class Check:
         )
 
 
-@told("running the plan")
+@shown("running the plan")
 def compare(
     captured: Captured,
     plan: Plan,

@@ -16,7 +16,7 @@ LIBRARIES = 48 << 20  # assumed: stacks of threads, packing for matrix products,
 
 
 @dataclasses.dataclass(frozen=True)
-class Expected:
+class Footprint:
     """Bytes: what the process had when plan() was called and when it was done, and what planning and a run take."""
 
     before: int
@@ -35,11 +35,11 @@ class Expected:
         )
 
 
-def expected(captured: Captured, plan: Plan, before: int, calibrated: int) -> Expected:
+def footprint(captured: Captured, plan: Plan, before: int, calibrated: int) -> Footprint:
     """`before` as resident() was; `calibrated`: bytes that measuring transfers took."""
     outputs = sum(one.nbytes for one in captured.program.storages if one.kind in ("input", "output"))
     running = plan.peak + max(captured.outside, default=0) + outputs + plan.dram + PASSING + LIBRARIES
-    return Expected(before, max(measured_in(captured), calibrated) + LIBRARIES, resident(), running)
+    return Footprint(before, max(measured_in(captured), calibrated) + LIBRARIES, resident(), running)
 
 
 def resident() -> int:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 
-class Holes:
+class FreeList:
     """Free ranges, sorted, never touching each other."""
 
     def __init__(self, budget: int) -> None:

@@ -1,4 +1,4 @@
-"""Offsets for moves as they are: all lifetimes are seen at once, where the sweep of _arena sees one after the other.
+"""Offsets for moves as they are: all lifetimes are seen at once, where `sweep` sees one after the other.
 
 `space.place` takes quadratic time, so this is for programs of moderate length, and may find no way within the budget.
 Where there are few lifetimes, and the budget is tight, what did not fit is placed first the next time, some dozens of
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openshelf.offload.planner.gaps import Course
+from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.planner.prefetch import DETACH, PREFETCH, RUN, STORE, Move
 from openshelf.offload.program.lifetimes import ALIGNMENT, padded
 from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
@@ -20,9 +20,9 @@ FEW = 100  # so many that trying again costs little
 TRIES = 40
 
 
-def settle_static(course: Course, moves: Sequence[Move], budget: int) -> list[Step] | None:
+def place_at_once(schedule: Schedule, moves: Sequence[Move], budget: int) -> list[Step] | None:
     """Steps with exactly these moves, or None if the offsets that are found do not fit."""
-    ops, sizes = course.program.ops, course.sizes
+    ops, sizes = schedule.program.ops, schedule.sizes
     begins: dict[int, int] = {}  # storage -> its lifetime's number
     lifetimes: list[list[int]] = []  # size, first move, last move
     numbers: list[list[int]] = []  # for each move the lifetimes that begin with it
@@ -46,7 +46,7 @@ def settle_static(course: Course, moves: Sequence[Move], budget: int) -> list[St
     offsets = _squeeze(lifetimes, budget) if len(lifetimes) <= FEW else _place(lifetimes, budget)
     if offsets is None:
         return None
-    return _steps(course, moves, [tuple(offsets[number] for number in one) for one in numbers])
+    return _steps(schedule, moves, [tuple(offsets[number] for number in one) for one in numbers])
 
 
 def _place(lifetimes: Sequence[Sequence[int]], budget: int) -> Sequence[int] | None:
@@ -82,7 +82,7 @@ def _squeeze(lifetimes: Sequence[Sequence[int]], budget: int) -> Sequence[int] |
     return None
 
 
-def _steps(course: Course, moves: Sequence[Move], offsets: Sequence[tuple[int, ...]]) -> list[Step]:
+def _steps(schedule: Schedule, moves: Sequence[Move], offsets: Sequence[tuple[int, ...]]) -> list[Step]:
     found: list[Step] = []
     coming: set[int] = set()
     for (kind, which), here in zip(moves, offsets, strict=True):
@@ -90,7 +90,7 @@ def _steps(course: Course, moves: Sequence[Move], offsets: Sequence[tuple[int, .
             found.append(Prefetch(which, here[0]))
             coming.add(which)
         elif kind == RUN:
-            for s in course.program.ops[which].touches:
+            for s in schedule.program.ops[which].touches:
                 if s in coming:
                     coming.discard(s)
                     found.append(Wait(s))

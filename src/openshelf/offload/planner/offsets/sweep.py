@@ -14,8 +14,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
-from openshelf.offload.planner.gaps import Course
-from openshelf.offload.planner.offsets.free_list import Holes, cheapest_room
+from openshelf.offload.planner.gaps import Schedule
+from openshelf.offload.planner.offsets.free_list import FreeList, cheapest_room
 from openshelf.offload.planner.prefetch import DETACH, PREFETCH, RUN, STORE, Move
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.program import Op
@@ -31,46 +31,46 @@ class _Block:
     coming: bool
 
 
-def settle(
-    course: Course, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int, others: frozenset[int]
+def sweep(
+    schedule: Schedule, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int, others: frozenset[int]
 ) -> tuple[list[Step], int]:
     """Steps with offsets, and how many storages had to leave or to come later than in the moves.
 
     What is in the arena for more than `long` moves goes to its low end; for `others` it is the other way round.
     """
-    sweep = _Sweep(course, moves, homes, budget, long, others)
-    return sweep.steps(), sweep.repairs
+    found = _Sweep(schedule, moves, homes, budget, long, others)
+    return found.steps(), found.repairs
 
 
 class _Sweep:
     def __init__(
         self,
-        course: Course,
+        schedule: Schedule,
         moves: Sequence[Move],
         homes: Sequence[Home],
         budget: int,
         long: int,
         others: frozenset[int],
     ) -> None:
-        self.course, self.given, self.homes, self.long, self.others = course, moves, homes, long, others
+        self.schedule, self.given, self.homes, self.long, self.others = schedule, moves, homes, long, others
         self.budget = budget
-        self.holes = Holes(budget)
+        self.free = FreeList(budget)
         self.here: dict[int, _Block] = {}
         self.late: dict[Home, deque[tuple[int, int]]] = {"flash": deque(), "dram": deque()}
         self.out: list[Step] = []
         self.repairs = 0
         self.at = 0
-        self.leaves: list[list[int]] = [[] for _ in course.sizes]  # the moves that detach a storage
-        self.used: list[list[int]] = [[] for _ in course.sizes]  # the moves that touch it
+        self.leaves: list[list[int]] = [[] for _ in schedule.sizes]  # the moves that detach a storage
+        self.used: list[list[int]] = [[] for _ in schedule.sizes]  # the moves that touch it
         for number, (kind, which) in enumerate(moves):
             if kind == DETACH:
                 self.leaves[which].append(number)
             elif kind == RUN:
-                for s in course.program.ops[which].touches:
+                for s in schedule.program.ops[which].touches:
                     self.used[s].append(number)
 
     def steps(self) -> list[Step]:
-        ops = self.course.program.ops
+        ops = self.schedule.program.ops
         for at, (kind, which) in enumerate(self.given):
             self.at = at
             if kind == RUN:
@@ -98,13 +98,13 @@ class _Sweep:
         offset = self.hole(s)
         if offset is None:
             return False
-        self.here[s] = _Block(offset, self.course.sizes[s], dirty=False, coming=True)
+        self.here[s] = _Block(offset, self.schedule.sizes[s], dirty=False, coming=True)
         self.out.append(Prefetch(s, offset))
         return True
 
     def hole(self, s: int) -> int | None:
         stays = self.next_leave(s) - self.at
-        return self.holes.take(self.course.sizes[s], high=(stays <= self.long) != (s in self.others))
+        return self.free.take(self.schedule.sizes[s], high=(stays <= self.long) != (s in self.others))
 
     def run(self, op: Op) -> None:
         needed = tuple(dict.fromkeys(op.reads + op.changes))
@@ -121,7 +121,7 @@ class _Sweep:
         self.out.append(Run(op.index, offsets[0]))
         for s in op.changes:
             self.here[s].dirty = True
-        self.holes.give(*offsets[1])
+        self.free.give(*offsets[1])
 
     def fetch(self, needed: Sequence[int]) -> bool:
         """Begin to read what the operator needs and is not there; False if its own storages are in the way."""
@@ -133,7 +133,7 @@ class _Sweep:
                     queue.remove(one)
             while not self.load(s):
                 self.repairs += 1
-                if not self.make_room(self.course.sizes[s], needed):
+                if not self.make_room(self.schedule.sizes[s], needed):
                     return False
         return True
 
@@ -144,13 +144,13 @@ class _Sweep:
         for s in op.makes:
             while (offset := self.hole(s)) is None:
                 self.repairs += 1
-                if not self.make_room(self.course.sizes[s], touched):
+                if not self.make_room(self.schedule.sizes[s], touched):
                     self.undo(op.makes[: len(found)])
                     return None
-            self.here[s] = _Block(offset, self.course.sizes[s], dirty=True, coming=False)
+            self.here[s] = _Block(offset, self.schedule.sizes[s], dirty=True, coming=False)
             found.append(offset)
         work = padded(op.workspace)
-        while (offset := self.holes.take(work, high=True)) is None:
+        while (offset := self.free.take(work, high=True)) is None:
             self.repairs += 1
             if not self.make_room(work, touched):
                 self.undo(op.makes)
@@ -162,7 +162,7 @@ class _Sweep:
     def undo(self, made: Sequence[int]) -> None:
         for s in made:
             block = self.here.pop(s)
-            self.holes.give(block.offset, block.size)
+            self.free.give(block.offset, block.size)
 
     def make_room(self, size: int, needed: Sequence[int]) -> bool:
         """Let others leave so that `size` bytes in a row are free; False if that is not possible."""
@@ -208,4 +208,4 @@ class _Sweep:
         if block.coming and self.out and not isinstance(self.out[-1], Wait):
             raise AssertionError("what nobody waited for does not leave")
         self.out.append(Detach(s))
-        self.holes.give(block.offset, block.size)
+        self.free.give(block.offset, block.size)
