@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload.api import ModelPlan, plan
 from openshelf.offload.capture.hooks import need_no_hooks
 from openshelf.offload.capture.tree import flatten, key_of
 from openshelf.offload.program.torch import torch
+from openshelf.offload.run.arena import SharedArena
 from openshelf.offload.run.by_module import ByModule
 from openshelf.offload.run.emptied import Emptied, Forward, values_of
 from openshelf.offload.run.runner import Runner
@@ -44,7 +44,7 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         self._plans: dict[Any, ModelPlan] = {}
         self._packed: Packed | None = None
         self._emptied: Emptied | None = None
-        self._arena: DeviceArena | None = None
+        self._arena = SharedArena()
         self._loaded: tuple[Any, Runner] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
             value, changed = self._values()
             if self._loaded is not None:
                 self._loaded[1].close()
-            self._arena = None
+            self._arena.release()
             self._emptied.give_back(value)
             for name, buffer in self.model.named_buffers():
                 if name in changed:
@@ -151,10 +151,8 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         if self._loaded is not None:
             (_, run), self._loaded = self._loaded, None
             run.close()
-        if self._arena is None or self._arena.nbytes < made.plan.peak:
-            self._arena = None  # the old one goes first
-            self._arena = DeviceArena(max(made.plan.peak, 4096))
-        return Runner(made.captured, made.plan, self._packed, folder=self._folder, arena=self._arena)
+        arena = self._arena.of(made.plan.peak)
+        return Runner(made.captured, made.plan, self._packed, folder=self._folder, arena=arena)
 
 
 def _signed(forward: Any, own: Any) -> Any:

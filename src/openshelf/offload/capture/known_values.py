@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from openshelf.offload.program.call import View, map_views, views_of
+from openshelf.offload.program.call import View, map_views, span, views_of
 from openshelf.offload.program.torch import torch
 
 LARGEST = 1 << 20  # bytes of a storage whose value is worth knowing
@@ -76,10 +76,7 @@ class KnownValues:
 
 
 def _elements(view: View) -> int:
-    if 0 in view.shape:
-        return 0
-    lengths = zip(view.shape, view.strides, strict=True)
-    return view.offset + 1 + sum((length - 1) * stride for length, stride in lengths)
+    return 0 if 0 in view.shape else view.offset + span(view)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, Mismatch
 from openshelf.offload.capture.update_rules import Rule, numbers, rule_of
-from openshelf.offload.program.call import Call, OwnKernel, View
+from openshelf.offload.program.call import Call, OwnKernel, View, span
 from openshelf.offload.program.torch import torch
 
 GRAIN = 32768  # at::internal::GRAIN_SIZE
@@ -167,7 +167,7 @@ class Updates:
         param, grad, *states = views
         threads, count = self.threads, math.prod(param.shape)
         alike = all(one.strides == param.strides for one in views)
-        longest = max((end - begin for begin, end in pieces(count, threads)), default=0) if alike else _span(param)
+        longest = max((end - begin for begin, end in pieces(count, threads)), default=0) if alike else span(param)
         kernel = Update(rule, param.dtype.itemsize, longest, threads)
         changes = (param.storage, *(one.storage for one in states))
         return Call(kernel, tuple(views), {}, (), (grad.storage,), changes, "update", where)
@@ -185,10 +185,6 @@ def _versions(optimizer: Any) -> list[tuple[str, int, int]]:
         for name, value in state.items()
         if isinstance(value, torch.Tensor)
     ]
-
-
-def _span(view: View) -> int:
-    return 1 + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
 
 
 def _steps_done(optimizer: Any) -> int:

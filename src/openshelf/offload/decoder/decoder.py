@@ -20,9 +20,9 @@ from openshelf.offload.decoder.memory import DecoderMemory
 from openshelf.offload.decoder.model import GrowingModel
 from openshelf.offload.decoder.plan import BucketPlan, growth_of, plan_growth
 from openshelf.offload.measure.transfers import rates_of
-from openshelf.offload.move.mover import Lane
+from openshelf.offload.move.mover import Traffic
 from openshelf.offload.planner.plan import Plan
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.executor import Executor
 from openshelf.offload.weights.source import packed_from
@@ -47,7 +47,7 @@ class Decoder:
         longest: int,
         batch: int,
         chunk: int,
-        kv: Home,
+        kv: Tier,
         weights: Any,
         rates: Rates,
         time_limit: float,
@@ -149,7 +149,7 @@ class Decoder:
         """Bytes that were brought to where they stay in the arena: when a program first runs, or a bucket is left."""
         return self._need_open().settled
 
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, Traffic]:
         """What each lane has moved, and how long it was busy."""
         return self._need_open().lanes()
 
@@ -228,7 +228,7 @@ def decode(
     longest: int,
     batch: int = 1,
     chunk: int | None = None,
-    kv: Home = "dram",
+    kv: Tier = "dram",
     weights: Any = None,
     fabric: str | Fabric | Rates = "local",
     time_limit: float = 10.0,

@@ -17,8 +17,8 @@ from typing import Any
 from openshelf._core import SECTOR, DeviceArena, Streamer, StreamFile, StreamTicket
 from openshelf.offload.cache import cache_folder
 from openshelf.offload.decoder.model import Shape
-from openshelf.offload.move.mover import Lane
-from openshelf.offload.program.rates import Home
+from openshelf.offload.move.mover import Traffic
+from openshelf.offload.program.rates import Tier
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.weights.files import Scratch, sectors
 
@@ -39,7 +39,7 @@ class KVTier:
     """
 
     def __init__(
-        self, shapes: Sequence[Shape], longest: int, home: Home, arena: DeviceArena, folder: Path | str | None
+        self, shapes: Sequence[Shape], longest: int, home: Tier, arena: DeviceArena, folder: Path | str | None
     ) -> None:
         self.past = self.room = 0
         self._shapes, self._longest = shapes, longest
@@ -113,8 +113,8 @@ class KVTier:
         self._moving.clear()
         return self._file is None or not self.past
 
-    def lanes(self) -> dict[str, Lane]:
-        return {name: Lane(*counts) for name, counts in self._streamer.counts().items()}
+    def lanes(self) -> dict[str, Traffic]:
+        return {name: Traffic(*counts) for name, counts in self._streamer.counts().items()}
 
     def close(self) -> None:
         self._streamer.close()

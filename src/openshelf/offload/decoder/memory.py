@@ -15,7 +15,7 @@ from openshelf.errors import CaptureFailed
 from openshelf.offload.decoder.kv_tier import KVTier
 from openshelf.offload.decoder.plan import BucketPlan, Growth
 from openshelf.offload.move.homes import Homes
-from openshelf.offload.move.mover import Lane, Mover
+from openshelf.offload.move.mover import Mover, Traffic
 from openshelf.offload.program.steps import Store
 from openshelf.offload.program.torch import arena_bytes, bytes_of
 from openshelf.offload.weights.packed import Packed
@@ -101,11 +101,11 @@ class DecoderMemory:
         self._kv_tier.append(self._now[1][storage], offset, self._tokens)
         self.appends += 1
 
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, Traffic]:
         """What each lane has moved; where weights and KV share one, its busy time is the sum of both."""
         kv = self._kv_tier.lanes()
         return {
-            name: Lane(
+            name: Traffic(
                 one.requests + kv[name].requests, one.nbytes + kv[name].nbytes, one.busy_s + kv[name].busy_s,
                 max(one.most, kv[name].most),
             )

@@ -19,7 +19,7 @@ from openshelf.offload.planner.plan import Plan, make_plan
 from openshelf.offload.planner.resident import Item, enough, offsets_from_top, spread, without
 from openshelf.offload.program.lifetimes import lifetimes, padded
 from openshelf.offload.program.program import Op, Program
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 
 AHEAD = (1.0, 2.0, 0.0, 3.0)  # how many of the largest reads there is room for beside what an operator needs
 GOOD = 1.02
@@ -133,12 +133,12 @@ def growth_of(growing: GrowingModel, longest: int, tokens: int = 1, *, fresh: bo
 
 
 def plan_growth(
-    growth: Growth, room: int, arena: int, rates: Rates, kv: Home, *, time_limit: float, cache: bool
+    growth: Growth, room: int, arena: int, rates: Rates, kv: Tier, *, time_limit: float, cache: bool
 ) -> BucketPlan:
     """The best plan found in an arena of so many bytes, which are `growth.least(room)` or more."""
     program = growth.program(room)
     sizes = [one.nbytes for one in program.storages]
-    homes: tuple[Home, ...] = tuple(kv if one.index in growth.kv else "flash" for one in program.storages)
+    homes: tuple[Tier, ...] = tuple(kv if one.index in growth.kv else "flash" for one in program.storages)
     values, always = growth.lengths.captured.values, growth.always(program)
     names = growth.lengths.captured.names
     weights: list[Item] = [

@@ -24,14 +24,13 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload.capture.captured import Captured
-from openshelf.offload.program.call import Call, View, map_views, views_of
+from openshelf.offload.program.call import Call, View, map_views, span, views_of
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.out_forms import (
     Instruction,
     OtherStrides,
     check_results,
     instruction,
-    span,
     workspace_of,
 )
 from openshelf.offload.program.progress import shown

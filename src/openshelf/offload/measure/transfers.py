@@ -17,10 +17,10 @@ from openshelf._core import DeviceArena
 from openshelf.errors import FlashFailed, NoRoom, UnknownName
 from openshelf.fabric import Fabric
 from openshelf.offload.cache import cache_folder, load_plain, save_plain
-from openshelf.offload.move.homes import Homes, Tier
+from openshelf.offload.move.homes import Homes
 from openshelf.offload.move.mover import Mover
 from openshelf.offload.program.progress import shown
-from openshelf.offload.program.rates import Lane, Rates
+from openshelf.offload.program.rates import TIERS, Lane, Rates
 from openshelf.offload.program.torch import torch
 
 PIECE, PIECES = 2 << 20, 48
@@ -66,8 +66,7 @@ def calibrate(folder: Path | str | None = None) -> Rates:
     arena = DeviceArena(PIECE * PIECES)
     lanes: list[Lane] = []
     slowdown, call_s = 1.0, 0.0
-    tiers: tuple[Tier, ...] = ("flash", "dram")
-    for tier in tiers:
+    for tier in TIERS:
         homes = Homes(folder, PIECE * PIECES if tier == "dram" else 0)
         for number in range(PIECES):
             homes.room(number, f"piece {number}", PIECE, tier)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from openshelf._core import SECTOR, DeviceArena, Streamer, StreamFile, StreamTic
 from openshelf.errors import BadInput, Mismatch, NoRoom, UnknownName
 from openshelf.offload.cache import cache_folder
 from openshelf.offload.move.shared import Shared
+from openshelf.offload.program.rates import Tier
 from openshelf.offload.weights.files import Scratch, sectors
 from openshelf.offload.weights.packed import Packed
 from openshelf.space import format_size
 
-Tier = Literal["flash", "dram"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _STEP = 8 << 20  # what is put and taken outside of a run goes through a buffer of this size
 

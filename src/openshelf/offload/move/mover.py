@@ -6,7 +6,6 @@ nor into a range of the arena that a write is still leaving. It uses no faults.
 
 from __future__ import annotations
 
-import dataclasses
 from types import TracebackType
 from typing import Literal, NamedTuple
 
@@ -18,23 +17,13 @@ from openshelf.offload.weights.files import sectors
 Verify = Literal["first", "always", "never"]
 
 
-class Lane(NamedTuple):
+class Traffic(NamedTuple):
     """What went one way, and the seconds in which at least one transfer was under way there."""
 
     requests: int
     nbytes: int
     busy_s: float
     most: int  # transfers under way at one time
-
-
-@dataclasses.dataclass
-class Moved:
-    """What was asked for so far."""
-
-    reads: int = 0
-    writes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
 
 
 class _Leaving(NamedTuple):
@@ -54,20 +43,13 @@ class Mover:
         if verify not in ("first", "always", "never"):
             raise BadInput(f"verify is 'first', 'always' or 'never', got {verify!r}")
         homes.load()
-        self.homes, self.arena, self.moved = homes, arena, Moved()
+        self.homes, self.arena = homes, arena
+        self.reads = self.writes = 0  # that were begun
         self._verify, self._depth = verify, depth
         self._streamer = self._new_streamer()
         self._reads: dict[int, StreamTicket] = {}
         self._writes: dict[int, _Leaving] = {}
         self._verified: set[int] = set()
-
-    @property
-    def reads(self) -> int:
-        return self.moved.reads
-
-    @property
-    def writes(self) -> int:
-        return self.moved.writes
 
     def begin_read(self, storage: int, offset: int) -> None:
         """Begins to read a storage from its home into the arena."""
@@ -77,8 +59,7 @@ class Mover:
         if self._verify == "always" and storage in self._writes:
             self.wait_written(storage)  # its checksum is known then
         now, end = need_value_of(home), offset + sectors(home.nbytes)
-        self.moved.reads += 1
-        self.moved.read_bytes += home.nbytes
+        self.reads += 1
         if not home.nbytes:
             return
         wanted = self._verify == "always" or (self._verify == "first" and storage not in self._verified)
@@ -105,8 +86,7 @@ class Mover:
             raise BadInput(f"the storage {home.name!r} is stored while it is being read, and nobody has waited for it")
         room = need_room_of(home)
         self.wait_written(storage)  # that it is stored again before it has arrived is rare
-        self.moved.writes += 1
-        self.moved.written_bytes += home.nbytes
+        self.writes += 1
         home.now = room
         if not home.nbytes:
             return
@@ -138,9 +118,9 @@ class Mover:
     def _new_streamer(self) -> Streamer:
         return Streamer(self.arena, self.arena.address, self.arena.nbytes, self._depth)
 
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, Traffic]:
         """By flash_read, flash_write, dram_read, dram_write."""
-        return {name: Lane(*counts) for name, counts in self._streamer.counts().items()}
+        return {name: Traffic(*counts) for name, counts in self._streamer.counts().items()}
 
     def close(self) -> None:
         """Finishes what is under way; errors of it are raised, the first of them."""

@@ -52,12 +52,6 @@ class Shared:
             raise Closed(f"these shared weights of {self.packed.path} were closed")
         return self._bytes
 
-    def view(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes of the storage that the tensor of this name is in, without a copy."""
-        there = self.packed.storage_of(name)
-        first = there.at - self.packed.begins
-        return self.bytes[first : first + there.nbytes]
-
     def address(self, storage: PackedStorage) -> int:
         return int(self.bytes.ctypes.data) + storage.at - self.packed.begins
 

@@ -10,7 +10,7 @@ from openshelf.offload.planner.offsets.static import place_at_once
 from openshelf.offload.planner.offsets.sweep import sweep
 from openshelf.offload.planner.prefetch import moves_for
 from openshelf.offload.planner.simulate import Times, simulate
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 from openshelf.offload.program.steps import Step
 
 
@@ -19,7 +19,7 @@ class Choice:
     """All that is chosen; the rest follows."""
 
     schedule: Schedule
-    homes: tuple[Home, ...]
+    homes: tuple[Tier, ...]
     stays: tuple[bool, ...]  # for each gap of the schedule
     starts: Mapping[tuple[int, int], int]  # (storage, position of use) -> where its read may begin; 0 if missing
     room: int  # bytes that may be filled: less than the budget leaves some against fragmentation

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from openshelf.offload.planner.gaps import Residency, Schedule
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 
 
 def latest_starts(
-    schedule: Schedule, residencies: Sequence[Residency], rates: Rates, homes: Sequence[Home], margin: float
+    schedule: Schedule, residencies: Sequence[Residency], rates: Rates, homes: Sequence[Tier], margin: float
 ) -> dict[tuple[int, int], int]:
     """(storage, position of use) -> the position to read it at; `margin` seconds before it would be too late."""
     seconds = np.array([schedule.program.ops[number].seconds for number in schedule.order])
     clock = np.concatenate([[0.0], np.cumsum(seconds)])  # when the operator at each position begins
     found: dict[tuple[int, int], int] = {}
     starts: list[tuple[int, int, float]] = []
-    idle_from: dict[Home, float] = {"flash": float("inf"), "dram": float("inf")}
+    idle_from: dict[Tier, float] = {"flash": float("inf"), "dram": float("inf")}
     for one in sorted((one for one in residencies if one.loaded), key=lambda one: one.first, reverse=True):
         home = homes[one.storage]
         end = min(float(clock[one.first]), idle_from[home])

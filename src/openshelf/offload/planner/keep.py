@@ -13,10 +13,10 @@ import numpy as np
 
 from openshelf.offload.planner.gaps import Gap, Schedule
 from openshelf.offload.program.lifetimes import Numbers
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 
 
-def gain(schedule: Schedule, gap: Gap, rates: Rates, homes: Sequence[Home]) -> float:
+def gain(schedule: Schedule, gap: Gap, rates: Rates, homes: Sequence[Tier]) -> float:
     """Seconds of transfers that are saved if the storage stays."""
     nbytes, home = schedule.program.storages[gap.storage].nbytes, homes[gap.storage]
     return rates.read(home).seconds(nbytes) + (rates.write(home).seconds(nbytes) if gap.dirty else 0.0)
@@ -27,7 +27,7 @@ def crowding(schedule: Schedule, budget: int) -> Numbers:
     return np.maximum(0, schedule.occupied(schedule.residencies([True] * len(schedule.gaps))) - budget)
 
 
-def choose_stays(schedule: Schedule, rates: Rates, homes: Sequence[Home], budget: int, reserve: int) -> list[bool]:
+def choose_stays(schedule: Schedule, rates: Rates, homes: Sequence[Tier], budget: int, reserve: int) -> list[bool]:
     """For each gap whether the storage stays; `reserve` bytes are left for reads ahead."""
     gaps = schedule.gaps
     if not gaps:

@@ -21,7 +21,7 @@ from openshelf.offload.planner.verify import check_steps
 from openshelf.offload.program.lifetimes import ALIGNMENT, lifetimes, padded
 from openshelf.offload.program.program import Program
 from openshelf.offload.program.progress import shown
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.space import format_size
 from openshelf.twin import Tasks
@@ -43,7 +43,7 @@ class Plan:
     budget: int
     rates: Rates
     dram: int
-    homes: tuple[Home, ...]
+    homes: tuple[Tier, ...]
     steps: tuple[Step, ...]
     peak: int
     times: Times
@@ -103,7 +103,7 @@ class Plan:
                     f"and program {program.key!r}: make a new plan"
                 )
             rates = Rates.from_plain(plain["rates"])
-            homes: tuple[Home, ...] = tuple("dram" if dram else "flash" for dram in plain["homes"])
+            homes: tuple[Tier, ...] = tuple("dram" if dram else "flash" for dram in plain["homes"])
             steps = tuple(_step(numbers) for numbers in plain["steps"])
             if len(homes) != len(program.storages):
                 raise BadInput(f"a plan with homes for {len(homes)} storages of {len(program.storages)}")
@@ -122,7 +122,7 @@ def make_plan(
     *,
     dram: int = 0,
     stay: bool = False,
-    homes: tuple[Home, ...] | None = None,
+    homes: tuple[Tier, ...] | None = None,
     time_limit: float = 20.0,
     cache: bool = True,
     beside: int = 0,
@@ -171,7 +171,7 @@ def make_plan(
 
 
 def _plan(
-    program: Program, budget: int, rates: Rates, dram: int, homes: tuple[Home, ...], steps: tuple[Step, ...],
+    program: Program, budget: int, rates: Rates, dram: int, homes: tuple[Tier, ...], steps: tuple[Step, ...],
     how: tuple[str, ...], stays: Mapping[int, int],
 ) -> Plan:  # fmt: skip
     there = sum(padded(program.storages[s].nbytes) for s in stays)

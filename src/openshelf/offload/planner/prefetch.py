@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from openshelf.offload.planner.gaps import Residency, Schedule
 from openshelf.offload.program.lifetimes import Numbers
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 
 PASSED = 8  # reads that may be overtaken
 PREFETCH, RUN, STORE, DETACH = range(4)
@@ -29,7 +29,7 @@ def moves_for(
     schedule: Schedule,
     residencies: Sequence[Residency],
     rates: Rates,
-    homes: Sequence[Home],
+    homes: Sequence[Tier],
     budget: int,
     not_before: Mapping[tuple[int, int], int],
 ) -> list[Move]:
@@ -43,15 +43,15 @@ class _Prefetcher:
         schedule: Schedule,
         residencies: Sequence[Residency],
         rates: Rates,
-        homes: Sequence[Home],
+        homes: Sequence[Tier],
         budget: int,
         not_before: Mapping[tuple[int, int], int],
     ) -> None:
-        self.schedule, self.rates, self.homes, self.budget, self.not_before = schedule, rates, homes, budget, not_before
+        self.schedule, self.rates, self.homes, self.not_before = schedule, rates, homes, not_before
         self.room: Numbers = budget - schedule.occupied(residencies)
         self.leave: list[list[int]] = [[] for _ in schedule.order]  # storages whose residency ends after a position
         self.store: list[list[int]] = [[] for _ in schedule.order]
-        self.queues: dict[Home, deque[tuple[int, int, int]]] = {"flash": deque(), "dram": deque()}
+        self.queues: dict[Tier, deque[tuple[int, int, int]]] = {"flash": deque(), "dram": deque()}
         gone: dict[int, int] = {}  # where the residency before ended
         for one in sorted(residencies, key=lambda one: one.first):
             if one.loaded:
@@ -61,8 +61,8 @@ class _Prefetcher:
             if one.stored >= 0:
                 self.store[one.stored].append(one.storage)
         self.now = self.moving_until = 0.0
-        self.read_end: dict[Home, float] = {"flash": 0.0, "dram": 0.0}
-        self.write_end: dict[Home, float] = {"flash": 0.0, "dram": 0.0}
+        self.read_end: dict[Tier, float] = {"flash": 0.0, "dram": 0.0}
+        self.write_end: dict[Tier, float] = {"flash": 0.0, "dram": 0.0}
         self.arrives: dict[int, float] = {}
         self.stores: dict[int, float] = {}  # when the Store of what is in the arena ends
         self.linger: list[tuple[float, int]] = []  # a heap: left but for its Store
@@ -97,7 +97,7 @@ class _Prefetcher:
         self.flush(float("inf"))
         return self.out
 
-    def pump(self, home: Home, queue: deque[tuple[int, int, int]], position: int) -> None:
+    def pump(self, home: Tier, queue: deque[tuple[int, int, int]], position: int) -> None:
         """Begin all reads for which it is time and there is room."""
         lane = self.rates.read(home)
         at = 0  # those before it are still in use, and not to be waited for

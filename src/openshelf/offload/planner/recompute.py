@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 
 
 def with_reruns(
-    schedule: Schedule, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
+    schedule: Schedule, rates: Rates, homes: Sequence[Tier], crowded: Sequence[bool], weight: float
 ) -> Schedule:
     """A schedule where storages are made anew if `weight` x the seconds for that are below those of moving them.
 
@@ -26,7 +26,7 @@ def with_reruns(
 
 
 def _dropped(
-    schedule: Schedule, rates: Rates, homes: Sequence[Home], crowded: Sequence[bool], weight: float
+    schedule: Schedule, rates: Rates, homes: Sequence[Tier], crowded: Sequence[bool], weight: float
 ) -> dict[int, int]:
     """Storages to drop -> the position of the last use before they are."""
     program, uses = schedule.program, schedule.uses

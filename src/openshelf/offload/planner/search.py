@@ -24,7 +24,7 @@ from openshelf.offload.planner.recompute import with_reruns
 from openshelf.offload.planner.refine import refine, shake
 from openshelf.offload.program.lifetimes import lifetimes
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.rates import Home, Rates
+from openshelf.offload.program.rates import Rates, Tier
 from openshelf.offload.program.steps import Prefetch, Store
 
 STARTS = 4  # candidates that are refined
@@ -32,14 +32,14 @@ GOOD = 1.005  # a candidate this close to the bound is not worth more search
 
 
 def search(
-    program: Program, budget: int, rates: Rates, dram: int, time_limit: float, homes: tuple[Home, ...] | None = None
+    program: Program, budget: int, rates: Rates, dram: int, time_limit: float, homes: tuple[Tier, ...] | None = None
 ) -> tuple[Candidate, list[str]]:
     """The best candidate found, and how it was found; `budget` is at least what `lifetimes` calls the least.
 
     With `homes` these are where storages live; else flash is, and `dram` bytes of host memory.
     """
     deadline = time.thread_time() + time_limit
-    flash: tuple[Home, ...] = homes or tuple("flash" for _ in program.storages)
+    flash: tuple[Tier, ...] = homes or tuple("flash" for _ in program.storages)
     schedule = Schedule.of(program)
     notes: list[str] = []
     candidates = _greedy(schedule, budget, rates, flash, deadline)
@@ -60,7 +60,7 @@ def search(
     return best, notes
 
 
-def bound(program: Program, rates: Rates, homes: Sequence[Home]) -> float:
+def bound(program: Program, rates: Rates, homes: Sequence[Tier]) -> float:
     """Seconds that no plan is below.
 
     Each operator runs after everything given that was used so far has been read, with all other operators yet to run;
@@ -108,7 +108,7 @@ def _settings() -> Iterator[_Setting]:
         yield _Setting(reserve, ahead, long, full, again)
 
 
-def _greedy(schedule: Schedule, budget: int, rates: Rates, homes: tuple[Home, ...], deadline: float) -> list[Candidate]:
+def _greedy(schedule: Schedule, budget: int, rates: Rates, homes: tuple[Tier, ...], deadline: float) -> list[Candidate]:
     """The best of the settings, the very best first; half of the time at the most."""
     limit = GOOD * bound(schedule.program, rates, homes)
     until = time.thread_time() + (deadline - time.thread_time()) / 2
@@ -138,7 +138,7 @@ def _greedy(schedule: Schedule, budget: int, rates: Rates, homes: tuple[Home, ..
     return [best[score] for score in sorted(best)]
 
 
-def _homes(best: Candidate, rates: Rates, dram: int) -> tuple[Home, ...]:
+def _homes(best: Candidate, rates: Rates, dram: int) -> tuple[Tier, ...]:
     """Host memory for what saves the most time there for its bytes, as long as it lasts; flash for the rest."""
     storages = best.choice.schedule.program.storages
     saved = [0.0] * len(storages)
@@ -148,7 +148,7 @@ def _homes(best: Candidate, rates: Rates, dram: int) -> tuple[Home, ...]:
             saved[step.storage] += rates.flash_read.seconds(nbytes) - rates.dram_read.seconds(nbytes)
         elif isinstance(step, Store):
             saved[step.storage] += rates.flash_write.seconds(nbytes) - rates.dram_write.seconds(nbytes)
-    homes: list[Home] = ["flash"] * len(storages)
+    homes: list[Tier] = ["flash"] * len(storages)
     sizes = best.choice.schedule.sizes
     for s in sorted(range(len(storages)), key=lambda s: -saved[s] / max(1, sizes[s])):
         if saved[s] > 0 and sizes[s] <= dram:

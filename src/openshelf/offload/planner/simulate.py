@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from openshelf.offload.planner.replay import LEAVE, READ, RUN, TAKE, WRITE, Replay
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.program import Program
-from openshelf.offload.program.rates import LANES, TIERS, Home, Rates
+from openshelf.offload.program.rates import LANES, TIERS, Rates, Tier
 from openshelf.offload.program.steps import Step
 
 
@@ -59,7 +59,7 @@ class Times:
 
 
 def simulate(
-    program: Program, steps: Sequence[Step], rates: Rates, homes: Sequence[Home], *, spans: bool = False
+    program: Program, steps: Sequence[Step], rates: Rates, homes: Sequence[Tier], *, spans: bool = False
 ) -> Times:
     """Run the steps in virtual time; with `spans`, keep what every lane did when, and how the arena filled."""
     ops, storages = program.ops, program.storages

@@ -102,3 +102,10 @@ def views_of(value: Any) -> Iterator[View]:
     elif isinstance(value, dict):
         for one in value.values():
             yield from views_of(one)
+
+
+def span(view: View) -> int:
+    """Elements from the first to the last of a view."""
+    if 0 in view.shape:
+        return 0
+    return 1 + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from openshelf.errors import CaptureFailed
-from openshelf.offload.program.call import Call, OwnKernel, View, anywhere, map_views
+from openshelf.offload.program.call import Call, OwnKernel, View, anywhere, map_views, span
 from openshelf.offload.program.torch import torch
 
 aten: Any = torch.ops.aten
@@ -223,10 +223,3 @@ def out_form(kernel: Any) -> tuple[Any, tuple[str, ...]] | None:
         if torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), "CPU"):
             return form, outs
     return None
-
-
-def span(view: View) -> int:
-    """Elements from the first to the last of a view."""
-    if 0 in view.shape:
-        return 0
-    return 1 + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))

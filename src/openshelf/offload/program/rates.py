@@ -14,8 +14,8 @@ from typing import Any, Literal
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric
 
-Home = Literal["flash", "dram"]
-TIERS: tuple[Home, ...] = ("flash", "dram")
+Tier = Literal["flash", "dram"]
+TIERS: tuple[Tier, ...] = ("flash", "dram")
 LANES = ("flash_read", "flash_write", "dram_read", "dram_write")
 _PROBE = 1 << 28  # bytes: long enough that the way which is fastest for large transfers is found
 
@@ -72,10 +72,10 @@ class Rates:
             lane(first["dram"], arena), lane(arena, first["dram"]), slowdown,
         )  # fmt: skip
 
-    def read(self, home: Home) -> Lane:
+    def read(self, home: Tier) -> Lane:
         return self.flash_read if home == "flash" else self.dram_read
 
-    def write(self, home: Home) -> Lane:
+    def write(self, home: Tier) -> Lane:
         return self.flash_write if home == "flash" else self.dram_write
 
     def to_plain(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.fabric import Fabric
 from openshelf.offload.capture.affine import Lengths, Line, at
@@ -26,6 +25,7 @@ from openshelf.offload.program.call import View
 from openshelf.offload.program.program import Program
 from openshelf.offload.program.rates import Rates
 from openshelf.offload.program.torch import torch
+from openshelf.offload.run.arena import SharedArena
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.packed import Packed
 from openshelf.offload.weights.source import packed_from
@@ -57,7 +57,7 @@ class Buckets:
         self._plans: dict[int, Plan] = {}
         self.plan(self.longest)
         self._packed = packed(lengths.captured)
-        self._arena: DeviceArena | None = None
+        self._arena = SharedArena()
         self._loaded: tuple[int, int, Runner] | None = None  # bucket, length
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,10 +66,7 @@ class Buckets:
         if self._loaded is None or self._loaded[0] != bucket:
             self._unload()
             captured, plan = self._at(bucket, bucket), self.plan(length)
-            if self._arena is None or self._arena.nbytes < plan.peak:
-                self._arena = None  # the old one goes first
-                self._arena = DeviceArena(max(plan.peak, 4096))
-            run = Runner(captured, plan, self._packed, folder=self._folder, arena=self._arena)
+            run = Runner(captured, plan, self._packed, folder=self._folder, arena=self._arena.of(plan.peak))
             self._loaded = (bucket, bucket, run)
         if self._loaded[1] != length:
             self._loaded = (bucket, -1, self._loaded[2])  # until it is bound to the new one
@@ -92,7 +89,7 @@ class Buckets:
     def close(self) -> None:
         """Ends transfers and gives back memory and files; the next call takes them again."""
         self._unload()
-        self._arena = None
+        self._arena.release()
 
     def _unload(self) -> None:
         if self._loaded is not None:

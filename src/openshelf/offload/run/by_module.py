@@ -23,7 +23,7 @@ from openshelf.offload.capture.hooks import need_no_backward_hooks
 from openshelf.offload.capture.reachable import tensors_in
 from openshelf.offload.capture.tree import PLAIN, flatten, refilled
 from openshelf.offload.move.homes import Homes
-from openshelf.offload.move.mover import Lane, Mover
+from openshelf.offload.move.mover import Mover, Traffic
 from openshelf.offload.planner.offsets.free_list import FreeList
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.torch import arena_bytes, torch
@@ -63,7 +63,7 @@ class ByModule:
                 self._begin_anew()
                 raise
 
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, Traffic]:
         """What each lane has moved, and how long it was busy."""
         return {} if self._mover is None else self._mover.lanes()
 

@@ -16,12 +16,13 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.measure.operators import generators_as_before
-from openshelf.offload.move.mover import Lane
+from openshelf.offload.move.mover import Traffic
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.call import views_of
 from openshelf.offload.program.lifetimes import ALIGNMENT
 from openshelf.offload.program.progress import shown
 from openshelf.offload.program.torch import arena_bytes, torch
+from openshelf.offload.run.arena import LEAST
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.source import packed_state
 from openshelf.space import format_size
@@ -38,7 +39,7 @@ class Check:
     measured_s: float
     predicted_peak: int
     measured_peak: int
-    lanes: Mapping[str, Lane]
+    lanes: Mapping[str, Traffic]
 
     @property
     def error(self) -> float:
@@ -67,7 +68,7 @@ def compare(
     folder: Path | str | None,
 ) -> Check:
     """Runs `plan`, and compares time and memory with what it says. Random state is as before."""
-    arena = DeviceArena(max(plan.peak, 4096) + BEHIND)
+    arena = DeviceArena(max(plan.peak, LEAST) + BEHIND)
     marked = arena_bytes(arena).fill_(MARK)
     packed = packed_state(captured, _made_up_weights(captured), folder)
     with generators_as_before(captured), Runner(captured, plan, packed, folder=folder, arena=arena) as run:

@@ -19,7 +19,7 @@ from openshelf.errors import Closed, Mismatch
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.measure.operators import taken_outside
 from openshelf.offload.move.homes import Homes
-from openshelf.offload.move.mover import Lane, Mover
+from openshelf.offload.move.mover import Mover, Traffic
 from openshelf.offload.move.shared import Shared, shared_of
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.call import View
@@ -27,6 +27,7 @@ from openshelf.offload.program.out_forms import Instruction
 from openshelf.offload.program.program import Storage
 from openshelf.offload.program.steps import Store
 from openshelf.offload.program.torch import arena_bytes, bytes_of, torch
+from openshelf.offload.run.arena import arena_of
 from openshelf.offload.run.executor import Executor
 from openshelf.offload.weights.checkpoint import STATE, STEP, WEIGHT, Saved
 from openshelf.offload.weights.files import sectors
@@ -69,7 +70,7 @@ class Runner:
             if _has_home(storage, stored):
                 self._find_home(storage, storage.index in changed, shared)
         self._homes.load()
-        self._arena = arena or DeviceArena(max(plan.peak, 4096))
+        self._arena = arena or arena_of(plan.peak)
         self._mover = Mover(self._homes, self._arena)
         self._executor: Executor | None = None
         with torch.inference_mode(False):  # tensors made in that mode could not be used outside of it
@@ -156,7 +157,7 @@ class Runner:
         changed = {one for op in self._plan.program.ops for one in op.changes}
         return {one.index for one in self._plan.program.storages if one.given and one.kept and one.index in changed}
 
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, Traffic]:
         """What each lane has moved, and how long it was busy."""
         with self._open():
             return self._mover.lanes()

@@ -10,7 +10,6 @@ class FreeList:
     """Free ranges, sorted, never touching each other."""
 
     def __init__(self, budget: int) -> None:
-        self.budget = budget
         self.starts: list[int] = [0] if budget else []
         self.ends: list[int] = [budget] if budget else []
 

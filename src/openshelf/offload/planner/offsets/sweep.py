@@ -19,7 +19,7 @@ from openshelf.offload.planner.offsets.free_list import FreeList, cheapest_room
 from openshelf.offload.planner.prefetch import DETACH, PREFETCH, RUN, STORE, Move
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.program import Op
-from openshelf.offload.program.rates import Home
+from openshelf.offload.program.rates import Tier
 from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
 
 
@@ -32,7 +32,7 @@ class _Block:
 
 
 def sweep(
-    schedule: Schedule, moves: Sequence[Move], homes: Sequence[Home], budget: int, long: int, others: frozenset[int]
+    schedule: Schedule, moves: Sequence[Move], homes: Sequence[Tier], budget: int, long: int, others: frozenset[int]
 ) -> tuple[list[Step], int]:
     """Steps with offsets, and how many storages had to leave or to come later than in the moves.
 
@@ -47,7 +47,7 @@ class _Sweep:
         self,
         schedule: Schedule,
         moves: Sequence[Move],
-        homes: Sequence[Home],
+        homes: Sequence[Tier],
         budget: int,
         long: int,
         others: frozenset[int],
@@ -56,7 +56,7 @@ class _Sweep:
         self.budget = budget
         self.free = FreeList(budget)
         self.here: dict[int, _Block] = {}
-        self.late: dict[Home, deque[tuple[int, int]]] = {"flash": deque(), "dram": deque()}
+        self.late: dict[Tier, deque[tuple[int, int]]] = {"flash": deque(), "dram": deque()}
         self.out: list[Step] = []
         self.repairs = 0
         self.at = 0
