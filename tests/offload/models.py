@@ -20,7 +20,6 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from openshelf import offload
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.program.program import Program
 from openshelf.offload.program.steps import Step
@@ -28,7 +27,6 @@ from openshelf.offload.run.executor import Executor
 from tests.offload.in_memory import Copier, homes_in
 
 VOCABULARY, BATCH, LENGTH = 211, 2, 19
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 Planner = Callable[[Program], tuple[list[Step], int]]
 SMALL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 112}
 

@@ -27,8 +27,7 @@ OPTIONS: dict[str, Any] = {"fabric": RATES, "time_limit": 0.1, "cache": False}
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
+def seeded(own_cache: Path) -> None:
     torch.manual_seed(0)
 
 

@@ -21,16 +21,14 @@ from openshelf.errors import BadInput, Closed, Corrupt, Mismatch, NoRoom, Unknow
 from openshelf.offload.planner.plan import make_plan  # noqa: E402
 from openshelf.offload.program.lifetimes import ALIGNMENT, lifetimes  # noqa: E402
 from openshelf.offload.run.compare import BEHIND, MARK, _written  # noqa: E402
-from tests.offload.models import MODELS, RATES, batch, llama, made, same, twins  # noqa: E402
+from tests.offload.models import MODELS, batch, llama, made, same, twins  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 from tests.processes import Peer, State  # noqa: E402
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -254,12 +252,12 @@ def test_other_shapes_are_refused_and_the_run_goes_on() -> None:
         run(**batch("llama", 1))
 
 
-def test_altered_weights_are_refused(tmp_path: Path, cache: Path) -> None:
+def test_altered_weights_are_refused(tmp_path: Path, own_cache: Path) -> None:
     model = made("llama").eval()
     model.save_pretrained(tmp_path / "model")
     plan = planned(model, batch("llama"), 0.5)
     plan.load(tmp_path / "model").close()
-    (packed,) = cache.rglob("*.packed")
+    (packed,) = own_cache.rglob("*.packed")
     with packed.open("r+b") as file:
         file.seek(-4096 * 3, os.SEEK_END)
         old = file.read(1)
@@ -349,16 +347,16 @@ def train_for_ever(state: State) -> None:
         run(**batch("llama"))
 
 
-def test_killed_run_leaves_nothing_behind(cache: Path) -> None:
+def test_killed_run_leaves_nothing_behind(own_cache: Path) -> None:
     peer = Peer()
     peer.start(train_for_ever)
     deadline = time.monotonic() + 60
-    while str(cache) not in _open_files(peer.pid):
+    while str(own_cache) not in _open_files(peer.pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)
     peer.kill()
-    assert [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 1 << 12] == []
+    assert [path for path in own_cache.rglob("*") if path.is_file() and path.stat().st_size > 1 << 12] == []
 
 
 def _open_files(pid: int) -> str:

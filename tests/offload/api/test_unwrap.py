@@ -13,7 +13,8 @@ pytest.importorskip("transformers")
 from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, CaptureFailed  # noqa: E402
 from openshelf.offload.run.by_module import ByModule  # noqa: E402
-from tests.offload.models import RATES, same, twins  # noqa: E402
+from tests.offload.models import same, twins  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 from tests.offload.tiny import made, prompt  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache", "one_thread")

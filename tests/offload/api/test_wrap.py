@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,13 @@ pytest.importorskip("transformers")
 
 from openshelf import offload  # noqa: E402
 from openshelf.errors import NoRoom  # noqa: E402
-from tests.offload.models import RATES, batch, same, twins  # noqa: E402
+from tests.offload.models import batch, same, twins  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
 OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

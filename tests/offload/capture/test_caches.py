@@ -19,7 +19,8 @@ from openshelf.offload.capture.capture import capture  # noqa: E402
 from openshelf.offload.capture.tree import flatten, unflatten  # noqa: E402
 from openshelf.offload.run.by_module import ByModule  # noqa: E402
 from tests.offload.ends import least, stay  # noqa: E402
-from tests.offload.models import RATES, bits, executor, same  # noqa: E402
+from tests.offload.models import bits, executor, same  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 from tests.offload.tiny import made, prompt  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache", "one_thread")

@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers")
 from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, CaptureFailed, Closed, NoRoom  # noqa: E402
 from tests.offload.models import VOCABULARY, llama, made, same  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
 # Sectors of 64 tokens, of 2 heads; the smallest bucket has 256.
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}

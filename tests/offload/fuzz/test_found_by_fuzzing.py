@@ -15,15 +15,14 @@ from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, CaptureFailed  # noqa: E402
 from openshelf.offload.planner.plan import make_plan  # noqa: E402
 from openshelf.offload.program.lifetimes import lifetimes  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 SHARES = (0.0, 0.2, 0.5, 1.0)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
+def seeded(own_cache: Path) -> None:
     torch.manual_seed(0)
 
 

@@ -21,8 +21,8 @@ from openshelf.errors import BadInput, CaptureFailed  # noqa: E402
 from openshelf.offload.planner.plan import make_plan  # noqa: E402
 from openshelf.offload.program.lifetimes import lifetimes  # noqa: E402
 from tests.offload.fuzz.random_models import Drawn, loss_of, random_model, tensors_of  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 SHARES = ((0.0, False), (0.0, True), (0.4, True), (0.7, False), (1.0, True))  # of the budget; what fits stays
 OPTIMIZERS: list[Any] = [
     lambda params: torch.optim.SGD(params, lr=0.1),
@@ -35,8 +35,7 @@ OPTIMIZERS: list[Any] = [
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[None]:
-    monkeypatch.setenv("OPENSHELF_CACHE", str(tmp_path / "cache"))
+def quiet(own_cache: Path, one_thread: None) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

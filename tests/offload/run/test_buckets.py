@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, CaptureFailed, NoRoom  # noqa: E402
 from tests.offload.models import batch, same, twins  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 OPTIONS: dict[str, Any] = {"fabric": RATES, "cache": False, "time_limit": 0.1}
 
 

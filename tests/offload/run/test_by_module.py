@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from openshelf import offload  # noqa: E402
 from openshelf.errors import BadInput, CaptureFailed, NoRoom  # noqa: E402
+from tests.offload.rates import RATES  # noqa: E402
 
-RATES = offload.Rates(*(offload.Lane(2e9, 1e-4),) * 2, *(offload.Lane(8e9),) * 2)
 LAYER = 96 * 96 * 4 + 96 * 4
 
 
