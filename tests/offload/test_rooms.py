@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,43 @@ NAME = "openshelf.offload"
 FLOORS = ("cache", "program", "capture", "weights", "move", "measure", "planner", "run", "decoder", "api", "wrapped")
 FILES = sorted(path for path in HOUSE.rglob("*.py") if path != HOUSE / "__init__.py")
 MOST_LINES, MOST_FILES = 500, 25
+PUBLIC = {
+    "Buckets",
+    "Change",
+    "Check",
+    "Decoder",
+    "Detach",
+    "Homes",
+    "Lane",
+    "ModelPlan",
+    "Mover",
+    "Op",
+    "Packed",
+    "Plan",
+    "Prefetch",
+    "Program",
+    "Rates",
+    "Run",
+    "Runner",
+    "Span",
+    "Step",
+    "Storage",
+    "Store",
+    "Wait",
+    "Wrapped",
+    "arguments_of",
+    "buckets",
+    "calibrate",
+    "decode",
+    "lifetimes",
+    "make_plan",
+    "measured",
+    "pack_state",
+    "plan",
+    "simulate",
+    "torch",
+    "wrap",
+}
 
 
 def floor_of(module: str) -> int | None:
@@ -92,6 +131,12 @@ def test_others_come_in_by_the_front_door() -> None:
     assert not {path: found for path in others if (found := deeper(path.read_text()))}
     assert deeper("from openshelf.offload.run.runner import Runner") == {"openshelf.offload.run.runner"}
     assert deeper("from openshelf.offload import Runner, cache") == {"openshelf.offload.cache"}
+
+
+def test_public_names_are_these_and_come_without_torch() -> None:
+    assert set(openshelf.offload.__all__) == PUBLIC
+    code = "import sys, openshelf.offload; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_file_is_in_a_room() -> None:

@@ -19,3 +19,10 @@ def bytes_of(tensor: Any) -> Any:
 def arena_bytes(arena: DeviceArena) -> Any:
     """All of an arena, as bytes that share its memory."""
     return torch.frombuffer(memoryview(arena.range(0, arena.nbytes, None)), dtype=torch.uint8)
+
+
+def strided(storage: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+    """A tensor that shares the memory of `storage`, a tensor of bytes; `offset` in elements."""
+    if 0 in shape:  # numpy's empty arrays have no strides to speak of
+        return torch.empty_strided(shape, strides, dtype=dtype)
+    return torch.as_strided(storage.view(dtype), shape, strides, offset)

@@ -12,7 +12,7 @@ from typing import Any
 
 from openshelf.errors import BadInput
 from openshelf.offload.move.homes import Homes
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import strided, torch
 from openshelf.offload.weights.packed import Packed
 
 
@@ -104,8 +104,6 @@ def values_of(packed: Packed) -> Callable[[str], Any]:
             homes.packed(one.storage, packed, name)
             storages[one.storage] = torch.from_numpy(homes.value(one.storage)).clone()  # aligned as torch's own are
         dtype = getattr(torch, one.dtype)
-        if 0 in one.shape:
-            return torch.empty_strided(one.shape, one.stride, dtype=dtype)
-        return torch.as_strided(storages[one.storage].view(dtype), one.shape, one.stride, one.offset // dtype.itemsize)
+        return strided(storages[one.storage], dtype, one.shape, one.stride, one.offset // dtype.itemsize)
 
     return value

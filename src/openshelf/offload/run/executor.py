@@ -18,7 +18,7 @@ from openshelf.offload.capture.captured import Captured
 from openshelf.offload.program.call import Call, View, views_of
 from openshelf.offload.program.out_forms import Instruction, instruction
 from openshelf.offload.program.steps import Step
-from openshelf.offload.program.torch import torch
+from openshelf.offload.program.torch import strided, torch
 from openshelf.offload.run.instructions import Appends, Instructions, Moves
 
 aten: Any = torch.ops.aten
@@ -204,7 +204,7 @@ class Executor(Instructions):
         into.copy_(self._handed[storage])
 
     def _handed_out(self, view: View) -> Any:
-        return torch.as_strided(self._handed[view.storage].view(view.dtype), view.shape, view.strides, view.offset)
+        return strided(self._handed[view.storage], view.dtype, view.shape, view.strides, view.offset)
 
 
 def _takes_numbers(call: Call) -> bool:

@@ -26,7 +26,7 @@ from openshelf.offload.program.call import View
 from openshelf.offload.program.out_forms import Instruction
 from openshelf.offload.program.program import Storage
 from openshelf.offload.program.steps import Store
-from openshelf.offload.program.torch import arena_bytes, bytes_of, torch
+from openshelf.offload.program.torch import arena_bytes, bytes_of, strided, torch
 from openshelf.offload.run.arena import arena_of
 from openshelf.offload.run.executor import Executor
 from openshelf.offload.weights.checkpoint import STATE, STEP, WEIGHT, Saved
@@ -238,10 +238,8 @@ class Runner:
         return torch.from_numpy(homes.value(0))
 
     def _tensor(self, view: View, value: Any = None) -> Any:
-        if 0 in view.shape:  # numpy's empty arrays have no strides to speak of
-            return torch.empty_strided(view.shape, view.strides, dtype=view.dtype)
-        found = (self._value(view.storage) if value is None else value).view(view.dtype)
-        return torch.as_strided(found, view.shape, view.strides, view.offset)
+        found = self._value(view.storage) if value is None else value
+        return strided(found, view.dtype, view.shape, view.strides, view.offset)
 
     def _value(self, storage: int) -> Any:
         """A copy of its bytes as they are now: in the arena if it stays there, else at home."""
