@@ -11,7 +11,7 @@ from openshelf.offload.capture.captured import Inputs, Notes, Outcome
 from openshelf.offload.capture.recorder import Recorder
 from openshelf.offload.capture.tree import (
     Contents,
-    Taken,
+    Flattener,
     Tree,
     contents,
     flatten,
@@ -95,7 +95,7 @@ def take_in(recorder: Recorder, notes: Notes, args: tuple[Any, ...], kwargs: dic
 
 def hand_out(recorder: Recorder, notes: Notes, result: Any, given: Given) -> None:
     """The result, and what the model changed in what it was given, as outputs of the program."""
-    taken = Taken(given.objects, once=True)
+    taken = Flattener(given.objects, once=True)
     try:
         tree = taken.apart(result, "the result")
         effects = tuple(_effect(taken, given, number) for number in given.changed())
@@ -121,7 +121,7 @@ def hand_out(recorder: Recorder, notes: Notes, result: Any, given: Given) -> Non
     notes.outcome = Outcome(tree, effects, tuple(written))
 
 
-def _effect(taken: Taken, given: Given, number: int) -> tuple[int, tuple[Any, ...], Any, tuple[Tree | None, ...]]:
+def _effect(taken: Flattener, given: Given, number: int) -> tuple[int, tuple[Any, ...], Any, tuple[Tree | None, ...]]:
     keys, values, more = contents(given.objects[number])
     before = dict(zip(*given.before[number][:2], strict=True))
     parts = tuple(

@@ -18,10 +18,10 @@ from openshelf.errors import BadInput, CaptureFailed, OpenshelfError
 from openshelf.offload.capture.arguments import Given, hand_out, take_in
 from openshelf.offload.capture.buffers import computed_buffers
 from openshelf.offload.capture.captured import Captured, Notes, finish, modules_of, trained_of
-from openshelf.offload.capture.decompositions import taken_apart_as_when_run
+from openshelf.offload.capture.decompositions import decomposed_as_when_run
 from openshelf.offload.capture.fake_kernels import OF_THIS_PROCESS, KernelStrides
 from openshelf.offload.capture.hooks import need_no_hooks
-from openshelf.offload.capture.known_values import not_traced, really
+from openshelf.offload.capture.known_values import not_traced, unrecorded
 from openshelf.offload.capture.optimizer import Updates
 from openshelf.offload.capture.reachable import restorer, tensors_in
 from openshelf.offload.capture.recorder import NOT_THE_MODELS, Recorder, watch_modules
@@ -165,7 +165,7 @@ class _Sink:
 def _by_dtype(graded: dict[str, tuple[Any, Any]]) -> list[str]:
     """Names in the order in which clip_grad_norm_ adds up the norms: in groups of one dtype."""
     names = list(graded)
-    with really():
+    with unrecorded():
         reals = [[real.detach() for real, _ in graded.values()]]
         groups = torch.utils._foreach_utils._group_tensors_by_device_and_dtype(reals, with_indices=True)
     return [names[at] for _, indices in groups.values() for at in indices]
@@ -173,7 +173,7 @@ def _by_dtype(graded: dict[str, tuple[Any, Any]]) -> list[str]:
 
 def _laid_out(value: Any, fake: Any) -> Any:
     """A state's value in a storage of its own, laid out as the parameter is."""
-    with really():
+    with unrecorded():
         real = torch.zeros(fake.untyped_storage().nbytes() // fake.dtype.itemsize, dtype=fake.dtype)
         real.as_strided(fake.shape, fake.stride()).copy_(value)
         return real
@@ -266,7 +266,7 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
     try:
         for table, name, _, fake in fakes.registered:
             table[name] = fake
-        with recorder.fakes, not_traced(), recorder.draws.watched(), taken_apart_as_when_run():
+        with recorder.fakes, not_traced(), recorder.draws.watched(), decomposed_as_when_run():
             yield recorder, notes, fakes
     except OpenshelfError:
         raise

@@ -9,7 +9,7 @@ from typing import Any
 from openshelf.errors import BadInput
 from openshelf.offload.capture.optimizer import Update, Updates
 from openshelf.offload.capture.recorder import Recorder
-from openshelf.offload.capture.tree import Flat, Together, Tree, contents, fill, flatten, key_of
+from openshelf.offload.capture.tree import Builder, Flat, Tree, contents, fill, flatten, key_of
 from openshelf.offload.program.call import Call, View, map_views
 from openshelf.offload.program.out_forms import workspace_of
 from openshelf.offload.program.program import Op, Program, Storage
@@ -107,7 +107,7 @@ class Outcome:
 
     def put_together(self, leaves: list[Any], given: Flat) -> Any:
         """The result; the caller's arguments, `given`, are changed as the model's were."""
-        made = Together(leaves, given.objects)
+        made = Builder(leaves, given.objects)
         result = made.build(self.result)
         changed = []
         for number, keys, more, parts in self.effects:

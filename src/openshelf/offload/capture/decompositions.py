@@ -63,7 +63,7 @@ def _needs_grad(tensor: Any) -> bool:
 
 
 @contextlib.contextmanager
-def taken_apart_as_when_run() -> Iterator[None]:
+def decomposed_as_when_run() -> Iterator[None]:
     """While in here, for all threads: for plain tensors nothing changes."""
     library = torch.library.Library("aten", "IMPL")
     own: dict[str, Any] = {"linalg_svdvals": _svdvals, "linalg_eigvalsh": _eigvalsh}

@@ -29,7 +29,7 @@ class KnownValues:
     def tell(self, view: View, value: Any, is_input: bool = False) -> None:
         """The storage of `view` holds `value`, and nothing else."""
         if value.untyped_storage().nbytes() <= LARGEST and not value.is_meta:
-            with really():
+            with unrecorded():
                 flat = torch.empty(_elements(view), dtype=view.dtype)
                 flat.as_strided(view.shape, view.strides, view.offset).copy_(value)
             self._values[view.storage] = (flat, frozenset([view.storage] if is_input else []))
@@ -44,7 +44,7 @@ class KnownValues:
         small = all(view is not None and _elements(view) * view.dtype.itemsize <= LARGEST for view in makes)
         if sources is None or not small or torch.Tag.nondeterministic_seeded in func.tags:
             return
-        with really():
+        with unrecorded():
             args, kwargs = map_views((args, kwargs), self._tensor)
             result = func(*args, **kwargs)
         for view, value in zip(makes, result if isinstance(result, (list, tuple)) else (result,), strict=True):
@@ -59,7 +59,7 @@ class KnownValues:
         if sources is None:
             return None
         self.asked.update((one, self._values[one][0]) for one in sources)
-        with really():
+        with unrecorded():
             return self._tensor(view).item()
 
     def _sources(self, value: Any) -> frozenset[int] | None:
@@ -80,7 +80,7 @@ def _elements(view: View) -> int:
 
 
 @contextlib.contextmanager
-def really() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """Tensors in here are real ones, and nobody records them."""
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
         yield

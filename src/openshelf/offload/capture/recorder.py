@@ -20,7 +20,7 @@ from typing import Any
 from openshelf.errors import CaptureFailed
 from openshelf.offload.capture.decompositions import REFUSED_BACKWARD, check_backward, masks
 from openshelf.offload.capture.fake_kernels import FAKES, KernelStrides
-from openshelf.offload.capture.known_values import KnownValues, really
+from openshelf.offload.capture.known_values import KnownValues, unrecorded
 from openshelf.offload.capture.rng import Draws
 from openshelf.offload.program.call import Call, View
 from openshelf.offload.program.program import Kind, Phase
@@ -68,7 +68,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
 
     def new(self, like: Any, name: str, kind: Kind, given: bool = True) -> Any:
         """A fake tensor with its own storage: dense strides are kept, others become contiguous."""
-        with really(), self.fakes:
+        with unrecorded(), self.fakes:
             strides = like.stride() if _dense(like) else torch.empty(like.shape).stride()
             fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device="cpu")
         self.store(fake, name, kind, given)
@@ -163,7 +163,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
                 "not reach it: use the registered parameter itself"
             )
         storage = tensor.untyped_storage()
-        with really():
+        with unrecorded():
             if storage._cdata not in self.bases:
                 whole = torch.empty(0, dtype=tensor.dtype).set_(
                     storage, 0, (storage.nbytes() // tensor.dtype.itemsize,)

@@ -64,12 +64,12 @@ class Flat:
 
 def flatten(value: Any) -> Flat:
     """BadInput if something in it could not be put together as it was."""
-    taken = Taken()
-    tree = taken.apart(value)
-    return Flat(taken.leaves, taken.paths, tree, taken.objects)
+    flattener = Flattener()
+    tree = flattener.apart(value)
+    return Flat(flattener.leaves, flattener.paths, tree, flattener.objects)
 
 
-class Taken:
+class Flattener:
     """Takes values apart, one after the other; `given` are objects that are named by their numbers instead.
 
     `once`: a tensor that comes again is no leaf of its own, but the first one again.
@@ -123,7 +123,7 @@ class Taken:
         return LEAF
 
 
-class Together:
+class Builder:
     """Puts values together, in the order in which they were taken apart."""
 
     def __init__(self, leaves: list[Any], given: list[Any], into: list[Any] | None = None) -> None:
@@ -151,12 +151,12 @@ class Together:
 
 
 def unflatten(tree: Tree, leaves: list[Any]) -> Any:
-    return Together(leaves, []).build(tree)
+    return Builder(leaves, []).build(tree)
 
 
 def refilled(flat: Flat, leaves: list[Any]) -> Any:
     """The value with other leaves: its containers stay who they are, but for tuples."""
-    return Together(leaves, [], flat.objects).build(flat.tree)
+    return Builder(leaves, [], flat.objects).build(flat.tree)
 
 
 def contents(value: Any, path: str = "") -> Contents:

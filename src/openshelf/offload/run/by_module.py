@@ -28,7 +28,7 @@ from openshelf.offload.planner.offsets.free_list import FreeList
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.emptied import Forward, values_of
-from openshelf.offload.run.module_uses import Weights, noted
+from openshelf.offload.run.module_uses import Weights, note_uses
 from openshelf.offload.weights.pack import pack_state
 from openshelf.space import format_size
 
@@ -50,7 +50,7 @@ class ByModule:
         with torch.no_grad():
             if self._mover is None:
                 with self._forward.answers():
-                    result, self._order, self._needs, deepest = noted(self._model, self._weights, args, kwargs)
+                    result, self._order, self._needs, deepest = note_uses(self._model, self._weights, args, kwargs)
                 result = self._own(result, args, kwargs, lambda one: self._weights.number(one) is not None)
                 self._leave_memory(deepest)
                 return result

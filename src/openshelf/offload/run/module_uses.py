@@ -114,7 +114,7 @@ class _Noting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[m
                 return
 
 
-def noted(
+def note_uses(
     model: Any, weights: Weights, args: Any, kwargs: Any
 ) -> tuple[Any, list[Uses], dict[str, tuple[int, ...]], list[tuple[str, ...]]]:
     """The model's result; uses in their order; what each module uses; and the modules that run within each other.
