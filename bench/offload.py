@@ -25,7 +25,7 @@ from kit.servers import Absent, needs
 from kit.side_by_side import Report, Row, arguments, p99
 from offload_stream import plain
 from openshelf._core import DeviceArena
-from openshelf.offload._packed import Packed
+from openshelf.offload import Packed
 from openshelf.space import format_size
 from processes.offload_contender import Contender
 from processes.offload_shapes import SHAPES, write_checkpoint

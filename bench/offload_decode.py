@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kit.side_by_side import Report, Row, arguments, p99
 from openshelf import offload
-from openshelf.offload._steps import Prefetch
+from openshelf.offload import Prefetch
 from openshelf.space import format_size
 
 VOCABULARY = 2048
@@ -88,15 +88,15 @@ def transfers(run: offload.Decoder, length: int) -> Callable[[], float]:
     kinds = run.plan(length).program.storages
     reads = [step for step in steps if kinds[step.storage].kind != "input"]
 
-    tiers = run._tiers
-    assert tiers is not None
+    memory = run._memory
+    assert memory is not None
 
     def move() -> float:
         begin = time.perf_counter()
         for step in reads:
-            tiers.begin_read(step.storage, step.offset)
+            memory.begin_read(step.storage, step.offset)
         for step in reads:
-            tiers.wait(step.storage)
+            memory.wait(step.storage)
         return time.perf_counter() - begin
 
     return move

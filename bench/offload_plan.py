@@ -18,13 +18,11 @@ from rich.progress import track
 
 from kit.side_by_side import Report, Row, arguments, p99
 from openshelf.errors import BadInput
-from openshelf.offload._lifetimes import lifetimes
-from openshelf.offload._optimum import least_seconds
-from openshelf.offload._plan import make_plan
-from openshelf.offload._rates import Lane, Rates
+from openshelf.offload import Lane, Rates, lifetimes, make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.offload.programs import llama, small_program
+from tests.offload.planner.optimum import least_seconds
+from tests.offload.planner.programs import llama, small_program
 
 DISK = Rates(Lane(3.5e9, 1e-4), Lane(2e9, 1e-4), Lane(1e10, 1e-6), Lane(1e10, 1e-6))
 SLOW_DISK = Rates(Lane(5e8, 1e-4), Lane(3e8, 1e-4), Lane(1e10, 1e-6), Lane(1e10, 1e-6))

@@ -35,11 +35,7 @@ from kit import page_cache
 from kit.side_by_side import Report, Row, arguments
 from offload import spread
 from openshelf import offload
-from openshelf.offload._calibrate import calibrate
-from openshelf.offload._lifetimes import lifetimes
-from openshelf.offload._measure import measure
-from openshelf.offload._plan import Plan, make_plan
-from openshelf.offload._simulate import simulate
+from openshelf.offload import Plan, calibrate, lifetimes, make_plan, measured, simulate
 
 VOCABULARY = 4096
 
@@ -78,12 +74,12 @@ def predicting(report: Report, folder: Path, quick: bool) -> None:
         for plan, predicted, times, peak in rounds_of(
             model, inputs, optimizer, shares[:1] if quick else shares, folder, quick
         ):
-            measured = min(times)
-            errors.append(abs(predicted / measured - 1))
+            shortest = min(times)
+            errors.append(abs(predicted / shortest - 1))
             spreads.append(spread(times))
             peaks.append(abs(peak))
             kind, share = "trained" if trains else "run", plan.budget / lifetimes(plan.program).live_peak
-            notes.append(f"{name}, {kind}, {share:.0%}: {predicted:.3f} / {measured:.3f}")
+            notes.append(f"{name}, {kind}, {share:.0%}: {predicted:.3f} / {shortest:.3f}")
     report.add(
         Row(
             "offload.predict", f"predicted against measured seconds, median of {len(errors)} models and budgets",
@@ -111,16 +107,16 @@ def rounds_of(
     limit = 1.0 if quick else 10.0
     plans = [make_plan(whole.program, room, rates, stay=True, time_limit=limit, cache=False) for room in rooms]
     predicted, peaks = [math.inf for _ in plans], [0.0 for _ in plans]
-    measured: list[list[float]] = [[] for _ in plans]
+    taken: list[list[float]] = [[] for _ in plans]
     for _ in range(2 if quick else 4):
-        rates, program = calibrate(folder), measure(whole).program
+        rates, program = calibrate(folder), measured(whole).program
         for at, plan in enumerate(plans):
             predicted[at] = min(predicted[at], simulate(program, plan.steps, rates, plan.homes).seconds)
             check = offload.ModelPlan(whole, plan, ((), inputs)).check(repeats=3, folder=folder)
-            measured[at].append(check.measured_s)
+            taken[at].append(check.measured_s)
             peaks[at] = max(peaks[at], check.peak_error, key=abs)
     for at, plan in enumerate(plans):
-        yield plan, predicted[at], measured[at], peaks[at]
+        yield plan, predicted[at], taken[at], peaks[at]
 
 
 def main() -> None:

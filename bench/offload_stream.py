@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
@@ -20,11 +21,9 @@ from rich.console import Console
 from kit import page_cache
 from kit.side_by_side import Report, Row, arguments, p99, paired
 from openshelf._core import DeviceArena
-from openshelf.offload._homes import Homes
-from openshelf.offload._mover import Mover, Verify
-from openshelf.offload._pack import pack_state
-from openshelf.offload._packed import Packed
+from openshelf.offload import Homes, Mover, Packed, pack_state
 
+Verify = Literal["always", "never"]
 MIB = 1 << 20
 ARENA = 256 * MIB
 STORAGE = 16 * MIB

@@ -6,8 +6,8 @@ operators make stays. Both are placed by `place`.
 
 from __future__ import annotations
 
-from openshelf.offload._program import Program
-from openshelf.offload._steps import Detach, Prefetch, Run, Step, Store, Wait
+from openshelf.offload.program.program import Program
+from openshelf.offload.program.steps import Detach, Prefetch, Run, Step, Store, Wait
 from openshelf.space.devices.placement import place
 
 Span = tuple[int, int, int]  # storage, first and last operator

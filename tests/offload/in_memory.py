@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from openshelf.errors import BadInput
-from openshelf.offload._captured import Captured
-from openshelf.offload._torch import bytes_of, torch
+from openshelf.offload.capture.captured import Captured
+from openshelf.offload.program.torch import bytes_of, torch
 
 
 def homes_in(captured: Captured, model: Any) -> dict[int, Any]:

@@ -20,10 +20,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from openshelf.offload._captured import Captured
-from openshelf.offload._executor import Executor
-from openshelf.offload._program import Program
-from openshelf.offload._steps import Step
+from openshelf.offload.capture.captured import Captured
+from openshelf.offload.program.program import Program
+from openshelf.offload.program.steps import Step
+from openshelf.offload.run.executor import Executor
 from tests.offload.in_memory import Copier, homes_in
 
 VOCABULARY, BATCH, LENGTH = 211, 2, 19

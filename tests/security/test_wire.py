@@ -1,7 +1,7 @@
 """Who has no key gets nothing, and who sits in the middle can end a connection but never change what it says.
 
-Every bit, every cut and 50,000 streams of chance are tried in native/tests/net/wire_attack_test.cpp; here the same is seen
-from Python, through a real socket and a real man in the middle.
+Every bit, every cut and 50,000 streams of chance are tried in native/tests/net/wire_attack_test.cpp. Here the same is
+seen from Python, through a real socket and a real man in the middle.
 """
 
 from __future__ import annotations

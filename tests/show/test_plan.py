@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from openshelf.offload import Lane, Op, Plan, Program, Rates, Storage
-from openshelf.offload._plan import make_plan
+from openshelf.offload import Lane, Op, Plan, Program, Rates, Storage, make_plan
 from openshelf.show.plan import WIDTH, levels, plan_svg
 from openshelf.show.trace import kind_of, plan_trace, write_trace
 

@@ -81,7 +81,7 @@ def _made(path: Path, module: ModuleType, name: str, *args: Any) -> Any:
 
 
 def _from_config(path: Path, train: bool, batch: int, length: int) -> Named:
-    from openshelf.offload._torch import torch
+    from openshelf.offload import torch
 
     try:
         import transformers
@@ -105,7 +105,7 @@ def _from_config(path: Path, train: bool, batch: int, length: int) -> Named:
 
 
 def _adamw(model: Any) -> Any:
-    from openshelf.offload._torch import torch
+    from openshelf.offload import torch
 
     return torch.optim.AdamW(model.parameters(), lr=1e-4)
 

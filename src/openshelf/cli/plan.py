@@ -165,8 +165,7 @@ def _checked(check: Check) -> dict[str, Any]:
 
 
 def _run_once(plan: ModelPlan, named: Named, weights: Path | None) -> dict[str, Any]:
-    from openshelf.offload._model_plan import arguments_of
-    from openshelf.offload._torch import torch
+    from openshelf.offload import arguments_of, torch
 
     args, kwargs = arguments_of(named.inputs)
     with plan.load(named.model if weights is None else weights) as run:

@@ -17,8 +17,7 @@ from openshelf.show.trace import ROWS, kind_of
 from openshelf.space import format_size
 
 if TYPE_CHECKING:
-    from openshelf.offload import Plan
-    from openshelf.offload._simulate import Change, Span
+    from openshelf.offload import Change, Plan, Span
 
 LEFT, WIDTH, MEMORY, ROW = 96, 1080, 260, 30  # pixels: margin, all of time, memory's height, a lane's height
 TOP = 66

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf import offload
-from openshelf.offload._calibrate import calibrate
-from openshelf.offload._torch import torch
+from openshelf.offload import calibrate, torch
 
 LAYERS, SIDE, BATCH = 12, 1024, 64  # a layer: 4 MiB of float32; all: 48 MiB
 SHARE = 4  # the budget is one part in so many of the weights

@@ -1,0 +1,1 @@
+"""What the machine takes: seconds of operators, rates of transfers."""

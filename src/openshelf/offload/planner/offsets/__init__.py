@@ -1,0 +1,1 @@
+"""From moves to offsets: where in the arena every storage is."""
