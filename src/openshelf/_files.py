@@ -1,9 +1,10 @@
 """Opening files by name, where somebody else may have been first.
 
 Whoever can write a folder can put a link, a pipe or a file of theirs where ours is expected. So every file that
-Openshelf keeps is opened here (native code: native/base/trusted.cpp). It is looked at after it was opened, not before: it
-must be a regular file of this user or of root, with one name, that nobody else can write. What is wrong with it is said, and
-nothing of it was read or changed. Files that a caller names as input or output are the caller's to judge.
+Openshelf keeps is opened here (native code: native/base/trusted.cpp). It is looked at after it was opened, not
+before: it must be a regular file of this user or of root, with one name, that nobody else can write. What is wrong
+with it is said, and nothing of it was read or changed. Files that a caller names as input or output are the caller's
+to judge.
 
 A file or folder also serves as a lock (`alone`). The kernel releases it when its holder dies.
 """
