@@ -22,7 +22,7 @@
 
 namespace osf::kv {
 
-constexpr u32 KV_VERSION = 2;
+constexpr u32 KV_VERSION = 3;
 constexpr char KV_MAGIC[8] = {'O', 'S', 'F', 'K', 'V', 'P', '1', 0};
 constexpr u32 KV_TENANTS = 1024;
 constexpr u32 KV_FETCHERS = 64;
@@ -88,7 +88,9 @@ struct KvEntry {
 static_assert(sizeof(KvEntry) == 128 && offsetof(KvEntry, expires_ns) == 48 && offsetof(KvEntry, used) == 64 && offsetof(KvEntry, nbytes) == 88);
 
 struct KvTables {
-    float reused[KV_CLASSES][KV_AGES];          // blocks of a class used again at an age, fading
+    float recent[KV_CLASSES][KV_AGES];          // blocks of a class used again at an age since the policy last learned
+    float reused[KV_CLASSES][KV_AGES];          // and before, fading
+    float squares[KV_CLASSES][KV_AGES];         // the squares of what was recent each time, fading
     float values[KV_CLASSES][KV_AGES];          // what one of that class and age is worth
     float others[KV_CLASSES][KV_AGES];          // those that came to an age and were not used: see kv/learn.cpp
 };

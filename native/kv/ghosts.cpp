@@ -57,7 +57,8 @@ KvPast KvPool::past_of(const KvKey& key, u32 habit, u32* age) const {
     const KvShade shade(load(found->what, std::memory_order_relaxed));
     const u32 since = kv_age(u32(load(head_->clock)) - shade.used, *head_);
     if (age) *age = since;
-    return {shade.hits + 1, (habit & 0xff) | (kv_used_again(shade.habit, shade.hits, since) & ~0xffu)};
+    const u32 still = kv_still(shade.hits, shade.habit, since);
+    return {still + 1, (habit & 0xff) | (kv_used_again(shade.habit, still, since) & ~0xffu)};
 }
 
 KvPast KvPool::recall(const KvKey& key, u32 habit) {
@@ -66,7 +67,7 @@ KvPast KvPool::recall(const KvKey& key, u32 habit) {
     const KvPast past = past_of(key, habit, &age);
     if (!found) return past;
     const KvShade shade(load(found->what, std::memory_order_relaxed));
-    kv_count(tables_->reused[kv_class(shade.hits, shade.habit)][age]);
+    kv_count(tables_->recent[kv_class(shade.hits, shade.habit)][age]);
     store(found->tag, u64(0), std::memory_order_relaxed);
     return past;
 }
@@ -96,7 +97,7 @@ KvUse KvPool::use_of(std::span<const KvKey> missing, u32 parent, u32 position) c
 
 float KvPool::value_of(const KvKey& key, const KvUse& use, u32 position) const {
     const KvPast past = past_of(key, use.habit | (position == use.last ? KV_TIP : 0), nullptr);
-    return kv_value(kv_class(past.hits, past.habit), 0, position, *head_, *tables_);
+    return kv_value(past.hits, past.habit, 0, position, *head_, *tables_);
 }
 
 }  // namespace osf::kv

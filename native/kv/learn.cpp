@@ -8,7 +8,10 @@
 // Little is known of a class at first. So it begins with what a block of its kind would do whose uses come by chance, at a rate that its past
 // tells: (uses + 1/2) / (time that they took + age + the pool's size). That alone is a fair policy, between least often and
 // least recently used. How far the rate is off is learned for all classes of as many uses, then for the class itself.
-// Neighbours in gap and age lend each other a little.
+// Neighbours in gap, uses and age lend each other some of what they saw.
+//
+// Lives do not end one by one. A job that is run again uses thousands of blocks, and is one event: it does not say that the next job will be. So what
+// was seen counts by the number of events, and an event is as large as the uses of one time vary more than by chance (together()).
 #include <algorithm>
 #include <array>
 
@@ -19,18 +22,24 @@ namespace osf::kv {
 
 constexpr u32 SAMPLE = 16384;                    // entries, and four times as many ghosts: a millisecond
 constexpr double FADE = 0.95;                    // what is left of old counts, every time
-constexpr double PRIOR = 20;                     // lives as expected that are added to those that were seen
+constexpr double PRIOR = 20;                     // lives as expected that are added to those that were seen, of all classes of as many uses
+constexpr double EVENTS = 7;                     // and events, of one class
+constexpr double USES_LEND = 0.2;                // of what was seen of blocks that were used half or twice as often
 constexpr double BLUR = 0.2;                     // of the count at an age that goes to each of its neighbours
 
 using Ages = std::array<double, KV_AGES>;
 
 struct Lives {                                   // that ended by a use, and that went on or out of sight, by age
     Ages reused{}, other{};
-    void add(const Lives& more) {
+    Ages squares{};                              // of those that ended, at each time
+    double classes = 1;                          // that this is the sum of
+    void add(const Lives& more, double share = 1) {
         for (u32 age = 0; age < KV_AGES; age++) {
-            reused[age] += more.reused[age];
-            other[age] += more.other[age];
+            reused[age] += share * more.reused[age];
+            other[age] += share * more.other[age];
+            squares[age] += share * more.squares[age];
         }
+        classes += share;
     }
 };
 
@@ -51,6 +60,18 @@ static void each_age(const Lives& lives, Look look) {
         look(age, reused, std::max(reused, risk - std::max(0.0, other) / 2));
         risk -= reused + other;
     }
+}
+
+// How many lives end together, around an age: the variance of their number at a time, over its mean. 1 where they end one by one, by chance.
+static double together(const Lives& lives, u32 age) {
+    const u32 first = age ? age - 1 : 0, last = std::min(age + 1, KV_AGES - 1);
+    double sum = 0, squares = 0;
+    for (u32 at = first; at <= last; at++) {
+        sum += lives.reused[at];
+        squares += lives.squares[at];
+    }
+    const double counts = lives.classes * (last - first + 1) / (1 - FADE);
+    return sum > 0 ? std::max(1.0, squares / sum - sum / counts) : 1;
 }
 
 // How likely a block of a class is used again at some age it has come to: as its past foretells.
@@ -79,9 +100,10 @@ struct Tally {                                   // of blocks used again: so man
 
 static Ages hazards(const Lives& lives, const Ages& expected, double factor) {
     Ages hazard;
-    each_age(lives, [&](u32 age, double reused, double risk) {
-        const double usual = 1 - std::pow(1 - expected[age], factor);
-        hazard[age] = std::min(0.999, (reused + PRIOR * usual) / (risk + PRIOR));
+    const Lives smooth{blurred(lives.reused), blurred(lives.other)};
+    each_age(smooth, [&](u32 age, double reused, double risk) {
+        const double usual = 1 - std::pow(1 - expected[age], factor), prior = EVENTS * together(lives, age);
+        hazard[age] = std::min(0.999, (reused + prior * usual) / (risk + prior));
     });
     return hazard;
 }
@@ -102,7 +124,7 @@ static void set_values(float* values, const Ages& hazard, const Ages& width) {
 
 static float sane(const float& count) {
     const float value = load(count, std::memory_order_relaxed);
-    return value > -1e12f && value < 1e12f ? value : 0;
+    return value > -1e15f && value < 1e15f ? value : 0;
 }
 
 void KvPool::learn() {
@@ -145,10 +167,14 @@ void KvPool::learn_now(u64 clock) {
     for (u32 kind = 0; kind < KV_CLASSES; kind++) {
         Lives& own = lives[kind];
         for (u32 age = 0; age < KV_AGES; age++) {
-            float &reused = tables_->reused[kind][age], &others = tables_->others[kind][age];
-            own.reused[age] = std::max(0.0f, sane(reused));
+            float &reused = tables_->reused[kind][age], &others = tables_->others[kind][age], &squares = tables_->squares[kind][age];
+            const double recent = std::max(0.0f, sane(tables_->recent[kind][age]));
+            own.reused[age] = std::max(0.0f, sane(reused)) + recent;
+            own.squares[age] = std::max(0.0f, sane(squares)) + recent * recent;
             own.other[age] = sane(others) + waiting[kind][age];  // it holds what came before, faded, less what waited then
+            store(tables_->recent[kind][age], 0.0f, std::memory_order_relaxed);
             store(reused, float(own.reused[age] * FADE), std::memory_order_relaxed);
+            store(squares, float(own.squares[age] * FADE), std::memory_order_relaxed);
             store(others, float(own.other[age] * FADE - waiting[kind][age]), std::memory_order_relaxed);
         }
         expected[kind] = foretold(kind, width, *head_);
@@ -160,8 +186,10 @@ void KvPool::learn_now(u64 clock) {
         const u32 gap = (kind - KV_NEW) % KV_GAPS;
         if (kind >= KV_NEW && gap) own.add(lives[kind - 1]);
         if (kind >= KV_NEW && gap + 1 < KV_GAPS) own.add(lives[kind + 1]);
+        if (kind >= KV_NEW + KV_GAPS) own.add(lives[kind - KV_GAPS], USES_LEND);
+        if (kind >= KV_NEW && kind + KV_GAPS < KV_CLASSES) own.add(lives[kind + KV_GAPS], USES_LEND);
         const double factor = often[uses_of(kind)].factor(all.factor(1));
-        set_values(tables_->values[kind], hazards({blurred(own.reused), blurred(own.other)}, expected[kind], factor), width);
+        set_values(tables_->values[kind], hazards(own, expected[kind], factor), width);
     }
 }
 

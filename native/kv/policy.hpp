@@ -25,6 +25,7 @@ constexpr u32 KV_OFTEN = 5, KV_GAPS = 10;       // steps of uses (1, 2, 4, 8, 16
 constexpr u32 KV_MEAN = 8;                      // the mean time between uses is of about so many
 constexpr u32 KV_NEW = 4 * KV_TURNS;            // classes of blocks that were not used again
 static_assert(KV_CLASSES == KV_NEW + KV_OFTEN * KV_GAPS);
+constexpr u32 KV_LATE = 12;                     // steps of age: a use that comes so much later than usual ends what was
 constexpr float KV_DEEP = 262'144;
 
 // A habit: bits 0 to 3 turns of the conversation, bit 4 the last one was wide, bit 5 the last block of a prompt, bits 8 to 15 the mean
@@ -34,7 +35,11 @@ constexpr u32 kv_turns(u32 habit) { return habit & 15; }
 constexpr u32 kv_gap(u32 habit) { return habit >> 8 & 0xff; }
 constexpr u32 KV_TIP = 1u << 5;
 
-// The habit of a block that was used `hits` times before, and now again at an age of so many steps.
+// How many of the uses before still count, for one that comes now: what was popular and then was not is as good as used once. Its mean
+// would else call it popular for as many uses again.
+constexpr u32 kv_still(u32 hits, u32 habit, u32 age) { return 4 * age + 2 > kv_gap(habit) + 4 * KV_LATE ? std::min(hits, 1u) : hits; }
+
+// The habit of a block that was used `hits` times before (those that still count), and now again at an age of so many steps.
 constexpr u32 kv_used_again(u32 habit, u32 hits, u32 age) {
     const u32 weight = std::min(hits, KV_MEAN);
     const u32 gap = (kv_gap(habit) * weight + 4 * age + 2 + (weight + 1) / 2) / (weight + 1);
@@ -50,9 +55,8 @@ constexpr u32 kv_class(u32 hits, u32 habit) {
 static_assert(kv_class(~0u, ~0u) == KV_CLASSES - 1 && kv_class(0, ~0u) == KV_NEW - 1);
 
 inline double kv_age_unit(const KvHead& head) { return std::max(1.0, head.slots / 256.0); }
-inline u32 kv_age(u64 age, const KvHead& head) {
-    return std::min(KV_AGES - 1, u32(3 * std::log2(1 + float(age) / float(kv_age_unit(head)))));
-}
+inline float kv_steps(u64 age, const KvHead& head) { return 3 * std::log2(1 + float(age) / float(kv_age_unit(head))); }
+inline u32 kv_age(u64 age, const KvHead& head) { return std::min(KV_AGES - 1, u32(kv_steps(age, head))); }
 inline double kv_age_from(u32 bucket, const KvHead& head) { return kv_age_unit(head) * (std::exp2(bucket / 3.0) - 1); }
 
 inline u32 kv_class(const KvEntry& entry) {
@@ -60,10 +64,25 @@ inline u32 kv_class(const KvEntry& entry) {
 }
 inline u64 kv_since(u64 used, u64 clock) { return used < clock ? clock - used : 0; }
 
-// What lies at this place of a prompt, of a class, and of an age. Damaged values count as nothing.
-inline float kv_value(u32 kind, u32 age, u32 position, const KvHead& head, const KvTables& tables) {
+// What a class is worth at an age of so many steps; a value is that of the middle of its step.
+inline float kv_value_at(u32 kind, float steps, const KvTables& tables) {
+    const float from = std::clamp(steps - 0.5f, 0.0f, float(KV_AGES - 1));
+    const u32 step = u32(from);
+    const float value = load(tables.values[kind][step], std::memory_order_relaxed);
+    const float next = load(tables.values[kind][std::min(step + 1, KV_AGES - 1)], std::memory_order_relaxed);
+    return value + (next - value) * (from - float(step));
+}
+
+// What lies at this place of a prompt, with this past, at an age of so many steps. Between the middles of two octaves it is between the values of both:
+// blocks that differ a little differ a little in value. Damaged values count as nothing.
+inline float kv_value(u32 hits, u32 habit, float steps, u32 position, const KvHead& head, const KvTables& tables) {
+    const u32 kind = kv_class(hits, habit), octave = (kind - KV_NEW) % KV_GAPS;
+    float value = kv_value_at(kind, steps, tables);
+    const float off = float(kv_gap(habit)) / 12 - 1.5f - float(octave);  // from the middle of its octave
+    if (hits && (off < 0 ? octave > 0 : octave + 1 < KV_GAPS))
+        value += (kv_value_at(off < 0 ? kind - 1 : kind + 1, steps, tables) - value) * std::abs(off);
     const float cost = 1 + std::min(1.0f, float(position) * float(head.block_tokens) / KV_DEEP);
-    return std::max(0.0f, load(tables.values[kind][age], std::memory_order_relaxed) * cost);
+    return std::max(0.0f, value * cost);
 }
 
 // A prompt may crowd out so many blocks, whatever they are worth: what was put is there, unless it is long. More, only if they are worth
@@ -83,7 +102,8 @@ struct KvWorth {
 
 inline KvWorth kv_worth(const KvEntry& entry, u32 slot, const KvHead& head, const KvTables& tables, u64 clock) {
     const u64 used = load(entry.used, std::memory_order_relaxed);
-    return {kv_value(kv_class(entry), kv_age(kv_since(used, clock), head), entry.position, head, tables), used, slot};
+    const u32 hits = load(entry.hits, std::memory_order_relaxed), habit = load(entry.habit, std::memory_order_relaxed);
+    return {kv_value(hits, habit, kv_steps(kv_since(used, clock), head), entry.position, head, tables), used, slot};
 }
 
 inline void kv_began(KvEntry& entry, u64 clock, u32 hits, u32 habit) {
@@ -101,8 +121,9 @@ inline void kv_match(KvEntry& entry, u64 clock, const KvHead& head, KvTables& ta
     const u32 age = kv_age(kv_since(load(entry.used, std::memory_order_relaxed), clock), head);
     if (!age) return;
     const u32 hits = load(entry.hits, std::memory_order_relaxed), habit = load(entry.habit, std::memory_order_relaxed);
-    kv_count(tables.reused[kv_class(hits, habit)][age]);
-    kv_began(entry, clock, std::min(hits + 1, 1u << 30), kv_used_again(habit, hits, age));
+    kv_count(tables.recent[kv_class(hits, habit)][age]);
+    const u32 still = kv_still(hits, habit, age);
+    kv_began(entry, clock, std::min(still + 1, 1u << 30), kv_used_again(habit, still, age));
 }
 
 // And ended here, having found all but `missing` blocks: the conversation has had another turn.

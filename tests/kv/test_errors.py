@@ -122,7 +122,7 @@ def test_no_room_for_one_block(space: Space) -> None:
 
 
 def test_a_prompt_longer_than_the_pool_is_declined_in_part(space: Space) -> None:
-    with KVPool(space, LAYOUT, BLOCK, capacity="104KiB", name="tiny") as pool:
+    with KVPool(space, LAYOUT, BLOCK, capacity="128KiB", name="tiny") as pool:
         capacity = pool.stats()["capacity_blocks"]
         done = put(pool, [1] * (capacity + 5))
         assert (done.stored, done.declined) == (capacity, 5)

@@ -9,12 +9,10 @@ from openshelf.errors import UnknownName
 from openshelf.kv.open import core_of
 from openshelf.space import Space
 
-_POOL = 5  # of native Kind
-
 
 def pools(space: Space) -> list[str]:
     """The names of the pools in this space, on this host."""
-    return sorted(name for name, _, _, _, kind, _, _ in core_of(space).list("") if kind == _POOL)
+    return sorted(name for name, _, _, _, kind, _, _ in core_of(space).list("") if kind == _core.Kind.POOL)
 
 
 def describe(space: Space, name: str = "kv") -> dict[str, Any]:

@@ -7,7 +7,6 @@ own part, once for all processes of the host. A host that does not answer has no
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -18,20 +17,8 @@ from openshelf.errors import HostLost, OpenshelfError, UnknownName
 from openshelf.space import Cluster, Space
 
 _PATIENCE_S = 2.0  # for another process that fetches the same; then it is a miss
-_KEYS_MAX = 1 << 20  # of native KV_KEYS_MAX
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class _What(enum.IntEnum):
-    """Of native KvWhat."""
-
-    LOOK = 0
-    USE = 1
-    EVICT = 2
-    LOOK_VALUE = 3
-    USE_VALUE = 4
-    EVICT_VALUE = 5
 
 
 class OtherHosts:
@@ -48,7 +35,7 @@ class OtherHosts:
             return True
         with self._turn(missing[:32]) as ours:
             draft.catch_up()  # another process may have fetched it meanwhile
-            found = self._longest(_What.USE, draft.next, draft.keys()) if ours else None
+            found = self._longest(_core.KVWhat.USE, draft.next, draft.keys()) if ours else None
             if found is not None:
                 self._fetch(draft, *found)
         return draft.next > first
@@ -56,34 +43,36 @@ class OtherHosts:
     def fetch_value(self, key: bytes, draft: Callable[[int], _core.KVDraft]) -> None:
         """Fetches a plain value; `draft(nbytes)` makes room for it."""
         with self._turn(key) as ours:
-            found = self._longest(_What.USE_VALUE, 0, key) if ours else None
+            found = self._longest(_core.KVWhat.USE_VALUE, 0, key) if ours else None
             if found is not None:
                 self._fetch(draft(found[1].nbytes), *found)
 
     def blocks(self, first: int, keys: bytes) -> int:
         """How many of the blocks from `first` on some other host has."""
-        found = self._longest(_What.LOOK, first, keys)
+        found = self._longest(_core.KVWhat.LOOK, first, keys)
         return len(found[1]) if found else 0
 
     def has_value(self, key: bytes) -> bool:
-        return self._longest(_What.LOOK_VALUE, 0, key) is not None
+        return self._longest(_core.KVWhat.LOOK_VALUE, 0, key) is not None
 
     def evict(self, keys: bytes, keep: int) -> int:
-        return sum(sight.gone for _, sight in self._seek(_What.EVICT, 0, keys, keep))
+        return sum(sight.gone for _, sight in self._seek(_core.KVWhat.EVICT, 0, keys, keep))
 
     def evict_value(self, key: bytes) -> int:
-        return sum(sight.gone for _, sight in self._seek(_What.EVICT_VALUE, 0, key))
+        return sum(sight.gone for _, sight in self._seek(_core.KVWhat.EVICT_VALUE, 0, key))
 
     def clear(self, tenant: str | None) -> int:
         return sum(gone for _, gone in self._ask(lambda remote: _core.kv_clear(remote, self._name, tenant)))
 
-    def _seek(self, what: _What, first: int, keys: bytes, keep: int = 0) -> list[tuple[_core.Remote, _core.KVSight]]:
+    def _seek(
+        self, what: _core.KVWhat, first: int, keys: bytes, keep: int = 0
+    ) -> list[tuple[_core.Remote, _core.KVSight]]:
         if not keys:
             return []
-        keys = keys[: 32 * _KEYS_MAX]
+        keys = keys[: 32 * _core.KV_KEYS_MAX]
         return self._ask(lambda remote: _core.kv_seek(remote, self._name, what, first, keep, keys))
 
-    def _longest(self, what: _What, first: int, keys: bytes) -> tuple[_core.Remote, _core.KVSight] | None:
+    def _longest(self, what: _core.KVWhat, first: int, keys: bytes) -> tuple[_core.Remote, _core.KVSight] | None:
         found = [(remote, sight) for remote, sight in self._seek(what, first, keys) if len(sight)]
         return max(found, key=lambda one: (len(one[1]), random.random()), default=None)
 

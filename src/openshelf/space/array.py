@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from openshelf.space.locality.base import Locality
     from openshelf.space.transfer import Pinned, Transfer
 
-_DRAFT, _LIVE = 1, 2  # native state_number
+_DRAFT, _LIVE = int(_core.State.DRAFT), int(_core.State.LIVE)
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
 
 

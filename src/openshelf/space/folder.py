@@ -21,9 +21,11 @@ from openshelf.space.native import Maker, Native
 from openshelf.space.numbers import sizes_of
 from openshelf.space.sync import Barrier, Channel, Counter, Lock
 
-_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = range(5)  # native Kind
+_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = map(
+    int, (_core.Kind.ARRAY, _core.Kind.LOCK, _core.Kind.BARRIER, _core.Kind.CHANNEL, _core.Kind.COUNTER)
+)
 _WORDS = of_numpy(np.dtype(np.int64))
-_KINDS = ("array", "lock", "barrier", "channel", "counter", "pool")
+_KINDS = tuple(kind.name.lower() for kind in _core.Kind)
 
 
 class Entry(NamedTuple):

@@ -354,7 +354,7 @@ def _sight(state: State, path: list[int]) -> int:
 def _fetch(state: State, path: list[int]) -> int:
     pool = state["pool"]
     draft = pool._core.draft_to_fetch(pool._root, tokens_of(path), pool._tenant)
-    pool._homes._fetch(draft, *state["sight"])
+    pool._others._fetch(draft, *state["sight"])
     return int(draft.next)
 
 

@@ -21,8 +21,6 @@ from openshelf.space.hosts.name_claims import PREFIX, Claims
 from openshelf.space.hosts.peers import Peer, Peers
 from openshelf.space.native import Listed, Maker, Native
 
-_LIVE = 2  # of native Record::state
-
 
 class Cluster:
     """All parts of a space, seen from one host."""
@@ -155,7 +153,7 @@ class Cluster:
         with contextlib.suppress(BadAddress, HostLost):
             pin = self.at(address)
             home = self.number_of(address)
-            if pin.address == address and pin.name and pin.state == _LIVE:
+            if pin.address == address and pin.name and pin.state == _core.State.LIVE:
                 self._drop(pin.name, self._elsewhere(pin.name, home))
 
     # Finding

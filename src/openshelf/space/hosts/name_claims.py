@@ -21,7 +21,6 @@ from openshelf.space.native import Native
 
 CLAIMS = 64
 PREFIX = "\x02claim/"
-_LOCK = 1  # native Kind
 _NOTE = 64  # the offset of the noted address: after the lock's line
 _WORDS = of_numpy(np.dtype(np.int64))
 
@@ -90,7 +89,7 @@ class Claims:
     def _pin(self, number: int, native: Native, claim: int) -> _core.Pin:
         name = f"{PREFIX}{claim}"
         while (pin := native.find(name)) is None:
-            draft = native.make(128, _WORDS.code, _LOCK, (16,), "", name, True)
+            draft = native.make(128, _WORDS.code, _core.Kind.LOCK, (16,), "", name, True)
             with contextlib.suppress(NameTaken):
                 native.publish(draft, False)
         self._pins[number, claim] = pin

@@ -16,7 +16,6 @@ from openshelf.space.hosts import start_keeper
 from openshelf.space.locality.local import NO_FLASH, OneHost
 from openshelf.space.transfer import Asked, Pinned, Transfer
 
-_PREFETCH, _PIN, _DEMOTE, _DISCARD, _FLUSH = range(2, 7)  # native Want
 FAULTS = "OPENSHELF_FAULTS"  # "off": as where userfaultfd is not permitted
 _MOST = 1_000_000  # of a priority, either way
 
@@ -90,7 +89,7 @@ class WithFlash(OneHost):
         return "flash" if flash else "dram"  # what was never written has no bytes to be anywhere
 
     def prefetch(self, address: int, nbytes: int, write: bool, priority: int) -> Transfer:
-        return Transfer("prefetch", nbytes, self._ask(_PREFETCH, address, nbytes, priority))
+        return Transfer("prefetch", nbytes, self._ask(_core.Want.PREFETCH, address, nbytes, priority))
 
     def prefetch_many(self, ranges: Ranges, priority: int) -> Transfer:
         asked = self._tiers.ask_many(ranges.addresses, ranges.sizes, _checked(priority))
@@ -100,10 +99,10 @@ class WithFlash(OneHost):
     def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
         if tier != "flash":
             raise BadInput(f"demote({tier!r}): bytes in dram can be demoted to 'flash'")
-        return Transfer("demote", nbytes, self._ask(_DEMOTE, address, nbytes, priority))
+        return Transfer("demote", nbytes, self._ask(_core.Want.DEMOTE, address, nbytes, priority))
 
     def pin(self, address: int, nbytes: int, priority: int) -> Pinned:
-        parts = self._ask(_PIN, address, nbytes, priority)
+        parts = self._ask(_core.Want.PIN, address, nbytes, priority)
         return Pinned("pin", nbytes, parts, parts[0].release if parts else None)
 
     def buffer(self, pin: _core.Pin, offset: int, nbytes: int) -> tuple[Any, int]:
@@ -112,7 +111,7 @@ class WithFlash(OneHost):
         return _core.range_of(pin, offset, nbytes), 0
 
     def flush(self) -> Transfer:
-        return Transfer("flush", 0, [_Asked(self._core, self._tiers, self._tiers.ask(_FLUSH, 0, 0, 0))])
+        return Transfer("flush", 0, [_Asked(self._core, self._tiers, self._tiers.ask(_core.Want.FLUSH, 0, 0, 0))])
 
     def describe(self) -> dict[str, Any]:
         return _described(self._tiers.counts()) | {"faults_how": self._tiers.faults}

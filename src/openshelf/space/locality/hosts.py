@@ -16,10 +16,6 @@ from openshelf.space.locality.local import copy_here
 from openshelf.space.native import Maker
 from openshelf.space.transfer import Asked, Part, Pinned, Transfer
 
-# native HomeState, in the lowest bits of a unit's word; the borrower's number is in the next byte
-_AT_HOME, _LENT = 0, 2
-_MOST_ROWS = 65536  # of one native transfer
-
 
 class SeveralHosts(Locality):
     """A space over several hosts, as seen from this one."""
@@ -43,7 +39,13 @@ class SeveralHosts(Locality):
         owners = set()
         for (word,) in struct.iter_unpack("<Q", keeps.owners(address, max(1, nbytes))):
             state = word & 3
-            owners.add(home if state == _AT_HOME else word >> 8 & 0xFF if state == _LENT else None)
+            owners.add(
+                home
+                if state == _core.HomeState.AT_HOME
+                else word >> 8 & 0xFF
+                if state == _core.HomeState.LENT
+                else None
+            )
         (owner,) = owners if len(owners) == 1 else {None}
         return None if owner is None else cluster.shard.hosts[owner]
 
@@ -99,7 +101,7 @@ class SeveralHosts(Locality):
                 continue
             remote = cluster.peer_of(number).remote
             move = remote.put_bytes if write else remote.get_bytes
-            if len(of_host) == len(wanted.addresses) <= _MOST_ROWS:
+            if len(of_host) == len(wanted.addresses) <= _core.RANGES_MAX:
                 parts.append(move(wanted.addresses, wanted.buffer, wanted.row))
                 continue
             for first, last in _runs(of_host):  # of rows that are together in the buffer
@@ -162,7 +164,7 @@ def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Rising numbers as ranges, none too long for one transfer."""
     first = last = rows[0]
     for row in rows[1:]:
-        if row != last + 1 or row - first == _MOST_ROWS:
+        if row != last + 1 or row - first == _core.RANGES_MAX:
             yield first, last + 1
             first = row
         last = row
