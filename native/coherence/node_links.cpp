@@ -157,9 +157,8 @@ void Node::frames_of(u32 host) {
                     const Notice message = Notice(head.type - frame_message);
                     const u64 unit = unit_of(head.id);
                     if (link.pieces.bytes && (link.pieces.message != message || link.pieces.unit != unit)) throw Error(Code::refused, "pieces of another message");
-                    body_ = {link.pieces.body.data(), link.pieces.bytes};
                     if (message == m_gets) link.first[unit] = page_of(head.id);
-                    deliver(host, message, unit, flags_of(head.id));
+                    deliver(host, message, unit, flags_of(head.id), {link.pieces.body.data(), link.pieces.bytes});
                     link.pieces.forget();
                 } else {
                     control(host, head, link.wire->open());
@@ -172,31 +171,31 @@ void Node::frames_of(u32 host) {
     }
 }
 
-void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
+void Node::deliver(u32 from, Notice message, u64 unit, u32 flags, Body body) {
     bool at_home = message == m_gets || message == m_getm || message == m_invack || message == m_back || message == m_held;
     u32 home = at_home ? self_ : from;
     bool carries = message == m_back || message == m_datas || message == m_datam;
-    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || body_.size() != (carries ? segments_.unit_bytes(home) : 0))
+    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || body.size() != (carries ? segments_.unit_bytes(home) : 0))
         throw Error(Code::refused, "message " + std::to_string(message) + " for unit " + std::to_string(unit) + " with " +
-                                       std::to_string(body_.size()) + " bytes");
+                                       std::to_string(body.size()) + " bytes");
     bool takes = message == m_gets || message == m_getm || message == m_inv || message == m_recall;
-    if (message == m_held || message == m_held_end) return receive(from, message, unit, flags);  // before all else on a connection
+    if (message == m_held || message == m_held_end) return receive(from, message, unit, flags, body);  // before all else on a connection
     Place place{home, unit};
     auto queue = waiting_.find(place);
     auto hold = holds_.find(place);
     bool late = !follows(Rule::order) && carries && message != m_back;  // tests: bytes that are overtaken
     if (late) holds_[place] = now_ns() + 5 * HOLD_NS;
     if ((queue != waiting_.end() && follows(Rule::order)) || (takes && hold != holds_.end() && hold->second > now_ns() && follows(Rule::order)) || late)
-        waiting_[place].push_back({from, message, flags, std::string(body_.data(), body_.size())});
+        waiting_[place].push_back({from, message, flags, std::string(body.data(), body.size())});
     else
-        receive(from, message, unit, flags);
+        receive(from, message, unit, flags, body);
 }
 
-void Node::receive(u32 from, Notice message, u64 unit, u32 flags) {
+void Node::receive(u32 from, Notice message, u64 unit, u32 flags, Body body) {
     Link& link = links_[from];
     if (message == m_recall) link.recalls++;
     if (message == m_inv) link.invalidations++;
-    coherence_.receive(from, message, unit, flags);
+    coherence_.receive(from, message, unit, flags, body);
 }
 
 void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
@@ -240,9 +239,8 @@ bool Node::tick(u64 now) {
         while (!at->second.empty() && (hold == holds_.end() || hold->second <= now)) {
             Held held = std::move(at->second.front());
             at->second.pop_front();
-            body_ = held.bytes;
             try {
-                receive(held.from, held.message, place.second, held.flags);
+                receive(held.from, held.message, place.second, held.flags, held.bytes);
             } catch (const Error& error) {
                 drop_link(held.from, error.what());
                 return true;  // the queues changed: again, next time
