@@ -17,14 +17,14 @@ namespace osf::coherence {
 
 void close_space(const std::string& path, const std::string& directory, u64 id) {
     const Dialled keeper(path);
-    Note note{note_close, 0, id, 0, 0, 0};
+    Note note;
     std::string text;
     bool answered = false;
     try {
-        send_note(keeper.fd(), note, directory);
+        send_note(keeper.fd(), CloseNote{id}, directory);
         answered = receive_note(keeper.fd(), note, text);
     } catch (const Error&) {}
-    if (answered && !note.flags) throw Error(Code::not_permitted, text);
+    if (answered && !is_good(note)) throw Error(Code::not_permitted, text);
 }
 
 std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options) {
@@ -42,11 +42,11 @@ Attachment::Attachment(Space& space, Options options)
       segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
     Dialled keeper(options_.socket);
     try {
-        Note note{note_open, 0, id_, 0, options_.unit, u64(getpid())};
+        Note note;
         std::string text;
-        send_note(keeper.fd(), note, directory_);
+        send_note(keeper.fd(), OpenNote{id_, options_.unit}, directory_);
         if (!receive_note(keeper.fd(), note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
-        if (!note.flags) throw Error(Code::bad_input, text);
+        if (!is_good(note)) throw Error(Code::bad_input, text);
         const Folder folder(directory_);
         own_fd_ = folder.open_data(O_RDWR);  // also to read only: the kernel wants it so for faults
         for (u32 host = 0; host < options_.hosts.size(); host++)
@@ -154,11 +154,11 @@ bool Attachment::await_note(int socket, Note& note, std::string& text) {
 }
 
 void Attachment::hand_over(int socket, const std::string& lives) {
-    Note note{note_attach, u32(read_only_), id_, place_, 0, u64(getpid())};
+    Note note;
     std::string text;
-    send_note(socket, note, directory_ + "\n" + lives, faults_);
+    send_note(socket, AttachNote{id_, u64(getpid()), place_}, directory_ + "\n" + lives, faults_);
     if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached; " + log_beside(options_.socket) + " may say why");
-    if (!note.flags) throw Error(Code::not_permitted, text);
+    if (!is_good(note)) throw Error(Code::not_permitted, text);
 }
 
 // Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
@@ -184,10 +184,11 @@ void Attachment::watch() {
             }
             if (!receive_note(socket, note, text)) break;
             std::lock_guard guard(mutex_);
-            auto found = pending_.find(note.id);
+            const AnswerNote* answer = std::get_if<AnswerNote>(&note);
+            auto found = answer ? pending_.find(answer->number) : pending_.end();
             if (found == pending_.end()) continue;
             found->second.done = true;
-            found->second.good = note.flags & 1;
+            found->second.good = answer->good;
             found->second.text = std::move(text);
             changed_.notify_all();
         }
@@ -202,9 +203,8 @@ void Attachment::watch() {
             end_leases(LEASE_NS);
             try {
                 Dialled next(options_.socket);
-                Note open{note_open, 0, id_, 0, options_.unit, u64(getpid())};
-                send_note(next.fd(), open, directory_);
-                if (await_note(next.fd(), open, text) && open.flags) {
+                send_note(next.fd(), OpenNote{id_, options_.unit}, directory_);
+                if (await_note(next.fd(), note, text) && is_good(note)) {
                     std::unique_lock lock(mutex_);
                     const std::string met = lives();
                     lock.unlock();
@@ -230,15 +230,15 @@ void Attachment::watch() {
     }
 }
 
-u64 Attachment::ask(Note note) {
+template <class Kind> u64 Attachment::ask(Kind note) {
     std::lock_guard guard(mutex_);
     if (!unattached_.empty()) throw Error(Code::host_lost, unattached_);
-    note.id = next_++;
-    pending_[note.id].note = note;
+    note.number = next_++;
+    pending_[note.number].note = note;
     try {
         send_note(socket_, note, {});
     } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
-    return note.id;
+    return note.number;
 }
 
 Attachment::Pending Attachment::answer(u64 id, long timeout_ns) {
@@ -249,21 +249,22 @@ Attachment::Pending Attachment::answer(u64 id, long timeout_ns) {
     if (timeout_ns < 0) changed_.wait(lock, ready);
     else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
     Pending result = found->second;
-    if (result.done || result.note.kind == note_meet) pending_.erase(found);  // a late answer to that is for nobody
+    if (result.done || std::holds_alternative<MeetNote>(result.note)) pending_.erase(found);  // a late answer to that is for nobody
     return result;
 }
 
 u64 Attachment::prefetch(u64 address, u64 bytes, bool write) {
-    return ask({note_prefetch, write, 0, address, bytes, 0});
+    return ask(PrefetchNote{0, address, bytes, write});
 }
 
 bool Attachment::wait(u64 id, long timeout_ns) {
     Pending result = answer(id, timeout_ns);
     if (result.done && !result.good) {
-        const std::string& lost = host(host_of(result.note.address));
+        const PrefetchNote& asked = std::get<PrefetchNote>(result.note);
+        const std::string& lost = host(host_of(asked.address));
         char range[80];
-        std::snprintf(range, sizeof range, "%#llx to %#llx", (unsigned long long)result.note.address, (unsigned long long)(result.note.address + result.note.bytes));
-        throw HostLost(lost, "host " + lost + " is lost; " + range + " could not be fetched", result.note.address, result.note.bytes);
+        std::snprintf(range, sizeof range, "%#llx to %#llx", (unsigned long long)asked.address, (unsigned long long)(asked.address + asked.bytes));
+        throw HostLost(lost, "host " + lost + " is lost; " + range + " could not be fetched", asked.address, asked.bytes);
     }
     return result.done;
 }
@@ -275,7 +276,7 @@ bool Attachment::done(u64 id) {
 }
 
 std::string Attachment::status() {
-    u64 id = ask({note_status, 0, 0, 0, 0, 0});
+    u64 id = ask(StatusNote{});
     Pending result = answer(id, 5'000'000'000);
     if (!result.done) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
     return result.text;
@@ -293,7 +294,7 @@ void Attachment::meet(u64 address, u64 incarnation, const std::function<void()>&
     u64 session;
     for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
         session = load(head().taken[host]);
-        Pending result = answer(ask({note_meet, host, 0, address, incarnation, 0}), 5'000'000'000);
+        Pending result = answer(ask(MeetNote{0, host, incarnation}), 5'000'000'000);
         if (result.done && result.good && session == load(head().taken[host])) break;
         if (now_ns() - start > 3'000'000'000) throw HostLost(this->host(host), "host " + this->host(host) + " has no link to this host's keeper", address, 1);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));

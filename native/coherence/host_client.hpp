@@ -20,7 +20,7 @@
 
 namespace osf::coherence {
 
-struct Met { u64 host, life; };  // after the directory and a newline in a note_attach: the hosts whose arrays the process has views of
+struct Met { u64 host, life; };  // after the directory and a newline in an AttachNote: the hosts whose arrays the process has views of
 
 class Attachment : public FaultOwner, public Companion {
 public:
@@ -67,7 +67,7 @@ private:
     const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }
     void end_leases(u64 after_ns);
     void watch();
-    u64 ask(Note note);
+    template <class Kind> u64 ask(Kind note);
     Pending answer(u64 id, long timeout_ns);
 
     Options options_;

@@ -78,10 +78,12 @@ private:
     void take_over();
     void open_all();
     void open(const std::string& directory, u32 unit, u64 id);
-    void open_for(int socket, const Note& note, const std::string& directory);
+    void open_for(int socket, const OpenNote& note, const std::string& directory);
+    void attach_for(int socket, const AttachNote& note, const std::string& text, int& fd);
     Node* node_of(const std::string& directory);
+    Node& attached(int socket);
     void hear_ended(const std::string& directory);
-    void close_for(int socket, const Note& note, const std::string& directory);
+    void close_for(int socket, const CloseNote& note, const std::string& directory);
     void begin_close(Opened& opened, int socket, std::function<void()> then);
     void end_closes(u64 now);
     void accept_process();
@@ -160,14 +162,14 @@ void Keeper::take_over() {
         if (now - start > TAKE_OVER_NS) throw Error(Code::not_permitted, another + ", and did not hand over");
         if (now - asked < 100 * MILLI) continue;
         asked = now;
-        Note note{note_leave, 0, 0, 0, 0, u64(getpid())};
+        Note note;
         std::string text;
         bool refused = false;
         try {
             const Dialled other(place_->directory() + "/" + stem_ + ".sock");
-            send_note(other.fd(), note, {});
+            send_note(other.fd(), LeaveNote{u64(getpid())});
             pollfd news{other.fd(), POLLIN, 0};
-            refused = poll(&news, 1, 1'000) > 0 && receive_note(other.fd(), note, text) && !note.flags;
+            refused = poll(&news, 1, 1'000) > 0 && receive_note(other.fd(), note, text) && !is_good(note);
         } catch (const Error&) {}  // it is just starting, or ending
         if (refused) throw Error(Code::not_permitted, another + ": " + text);
     }
@@ -224,22 +226,22 @@ void Keeper::open(const std::string& directory, u32 unit, u64 id) {
 }
 
 // A space under this path that is another one was removed while its keeper could not be told: it goes first.
-void Keeper::open_for(int socket, const Note& note, const std::string& directory) {
+void Keeper::open_for(int socket, const OpenNote& note, const std::string& directory) {
     auto found = spaces_.find(directory);
     if (found == spaces_.end()) {
-        open(directory, u32(note.bytes), note.id);
-        return answer(socket, note.id, true);
+        open(directory, u32(std::min<u64>(note.unit, ~0u)), note.space);
+        return answer(socket, 0, true);
     }
     Opened& opened = *found->second;
-    const bool same = opened.node->space()->id() == note.id;
-    if (same && !opened.stop) return answer(socket, note.id, true);
+    const bool same = opened.node->space()->id() == note.space;
+    if (same && !opened.stop) return answer(socket, 0, true);
     if (!same) hear_ended(directory);
     if (!same && opened.node->processes())
         throw Error(Code::not_permitted, "processes of this host still have the space open that was at " + directory + " before; they must end first");
     begin_close(opened, socket, [this, socket, note, directory] {
         try {
             open_for(socket, note, directory);
-        } catch (const Error& error) { answer(socket, note.id, false, error.what()); }
+        } catch (const Error& error) { answer(socket, 0, false, error.what()); }
     });
 }
 
@@ -260,12 +262,12 @@ void Keeper::hear_ended(const std::string& directory) {
     }
 }
 
-void Keeper::close_for(int socket, const Note& note, const std::string& directory) {
+void Keeper::close_for(int socket, const CloseNote& note, const std::string& directory) {
     auto found = spaces_.find(directory);
-    if (found == spaces_.end() || (note.id && found->second->node->space()->id() != note.id)) return answer(socket, note.id, true);
+    if (found == spaces_.end() || (note.space && found->second->node->space()->id() != note.space)) return answer(socket, 0, true);
     hear_ended(directory);
     if (found->second->node->processes()) throw Error(Code::not_permitted, "other processes of this host have the space open");
-    begin_close(*found->second, socket, [this, socket, id = note.id] { answer(socket, id, true); });
+    begin_close(*found->second, socket, [this, socket] { answer(socket, 0, true); });
 }
 
 // What was borrowed is given back and connections are cut, while the agent goes on: all of that needs its answers.
@@ -313,7 +315,7 @@ void Keeper::accept_process() {
 
 void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
     try {
-        send_note(socket, {note_answer, good, id, 0, 0, 0}, text.substr(0, NOTE_MAX));
+        send_note(socket, AnswerNote{id, good}, text.substr(0, NOTE_MAX));
     } catch (const Error&) {}  // it is gone, and its end is read soon; or stopped with a full socket: the agent waits for nobody
 }
 
@@ -330,60 +332,59 @@ void Keeper::hear(int socket) {
     std::string text;
     int fd = -1;
     if (!receive_note(socket, note, text, &fd)) return part(socket);
-    std::string& directory = sockets_.at(socket).directory;
-    Node* own = node_of(directory);
-    auto attached = [&]() -> Node& {
-        if (!own) throw Error(Code::bad_input, "not attached");
-        return *own;
-    };
     try {
-        switch (note.kind) {
-            case note_open:
-                return open_for(socket, note, text);
-            case note_attach: {
-                const size_t end = text.find('\n');
-                const std::string wanted = text.substr(0, end);
-                Node* node = node_of(wanted);
-                if (!directory.empty() || !node || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
-                if (node->space()->id() != note.id) throw Error(Code::closed, "the space at " + wanted + " was removed, and another one made");
-                if (fd == NO_FILE_LEFT) throw Error(Code::os, "the keeper could not take the process's userfaultfd: " + limit_of_files());
-                if (fd < 0 && node->lends())
-                    throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
-                auto process = std::make_unique<Process>();
-                process->socket = socket;
-                process->faults = std::exchange(fd, -1);
-                process->pid = note.pid;
-                process->place = u32(note.address);
-                for (size_t at = end + 1; at + sizeof(Met) <= text.size(); at += sizeof(Met)) {
-                    Met met;
-                    std::memcpy(&met, text.data() + at, sizeof met);
-                    process->met[u32(met.host)] = met.life;
-                }
-                node->attach(std::move(process));
-                directory = wanted;
-                return answer(socket, note.id, true);
-            }
-            case note_prefetch:
-                return attached().prefetch(socket, note.id, note.address, note.bytes, note.flags & 1);
-            case note_meet:
-                if (note.flags >= options_.hosts.size()) throw Error(Code::bad_input, "there is no host " + std::to_string(note.flags));
-                return answer(socket, note.id, attached().meet(socket, note.flags, note.bytes));
-            case note_status:
-                return answer(socket, note.id, true, attached().status());
-            case note_close:
-                return close_for(socket, note, text);
-            case note_leave:
+        std::visit(Overloaded{
+            [&](const OpenNote& open) { open_for(socket, open, text); },
+            [&](const AttachNote& attach) { attach_for(socket, attach, text, fd); },
+            [&](const PrefetchNote& wanted) { attached(socket).prefetch(socket, wanted.number, wanted.address, wanted.bytes, wanted.write); },
+            [&](const MeetNote& met) {
+                if (met.host >= options_.hosts.size()) throw Error(Code::bad_input, "there is no host " + std::to_string(met.host));
+                answer(socket, met.number, attached(socket).meet(socket, u32(met.host), met.incarnation));
+            },
+            [&](const StatusNote& status) { answer(socket, status.number, true, attached(socket).status()); },
+            [&](const CloseNote& close) { close_for(socket, close, text); },
+            [&](const LeaveNote& leave) {
                 if (options_.linger_s < 0) throw Error(Code::not_permitted, "it was started to stay; end it first");
-                say("hands over to process " + std::to_string(note.pid));
+                say("hands over to process " + std::to_string(leave.pid));
                 handing_over_ = true;
-                return answer(socket, note.id, true);
-            default:
-                throw Error(Code::bad_input, "a note of kind " + std::to_string(note.kind));
-        }
-    } catch (const Error& error) {
-        if (fd >= 0) close(fd);
-        answer(socket, note.id, false, error.what());
+                answer(socket, 0, true);
+            },
+            [](const auto&) { throw Error(Code::bad_input, "a note that is not for the keeper of a host"); },
+        }, note);
+    } catch (const Error& error) { answer(socket, number_of(note), false, error.what()); }
+    if (fd >= 0) ::close(fd);
+}
+
+Node& Keeper::attached(int socket) {
+    Node* node = node_of(sockets_.at(socket).directory);
+    if (!node) throw Error(Code::bad_input, "not attached");
+    return *node;
+}
+
+// `fd`, its userfaultfd, is taken from the caller.
+void Keeper::attach_for(int socket, const AttachNote& note, const std::string& text, int& fd) {
+    std::string& directory = sockets_.at(socket).directory;
+    const size_t end = text.find('\n');
+    const std::string wanted = text.substr(0, end);
+    Node* node = node_of(wanted);
+    if (!directory.empty() || !node || end == std::string::npos) throw Error(Code::bad_input, "nothing to attach to");
+    if (node->space()->id() != note.space) throw Error(Code::closed, "the space at " + wanted + " was removed, and another one made");
+    if (fd == NO_FILE_LEFT) throw Error(Code::os, "the keeper could not take the process's userfaultfd: " + limit_of_files());
+    if (fd < 0 && node->lends())
+        throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
+    auto process = std::make_unique<Process>();
+    process->socket = socket;
+    process->faults = std::exchange(fd, -1);
+    process->pid = note.pid;
+    process->place = u32(note.place);
+    for (size_t at = end + 1; at + sizeof(Met) <= text.size(); at += sizeof(Met)) {
+        Met met;
+        std::memcpy(&met, text.data() + at, sizeof met);
+        process->met[u32(met.host)] = met.life;
     }
+    node->attach(std::move(process));
+    directory = wanted;
+    answer(socket, 0, true);
 }
 
 // Other hosts

@@ -9,7 +9,6 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,51 +19,6 @@
 extern char** environ;
 
 namespace osf::faults {
-
-void send_note(int socket, const Note& note, std::string_view text, int fd) {
-    iovec parts[2] = {{const_cast<Note*>(&note), sizeof note}, {const_cast<char*>(text.data()), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    if (fd >= 0) {
-        message.msg_control = room;
-        message.msg_controllen = sizeof room;
-        cmsghdr* head = CMSG_FIRSTHDR(&message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    }
-    ssize_t sent;
-    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0) fail_os("telling the keeper", errno);
-}
-
-bool receive_note(int socket, Note& note, std::string& text, int* fd) {
-    text.resize(NOTE_MAX);
-    iovec parts[2] = {{&note, sizeof note}, {text.data(), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    ssize_t got;
-    do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    int came = -1;
-    if (got >= 0)
-        for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
-            if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) std::memcpy(&came, CMSG_DATA(head), sizeof came);
-    if (got >= 0 && came < 0 && message.msg_flags & MSG_CTRUNC) came = NO_FILE_LEFT;
-    if (fd) *fd = came;
-    else if (came >= 0) close(came);
-    if (got < ssize_t(sizeof note)) return false;
-    text.resize(size_t(got) - sizeof note);
-    return true;
-}
 
 // Taken last of all mutexes.
 static struct HalfMade {

@@ -1,32 +1,16 @@
-// What a process that hands its faults to a keeper needs, whichever kind of keeper: notes on a Unix socket, starting the next
-// keeper, and a place among those that fork and SIGBUS must be told of.
+// What a process that hands its faults to a keeper needs, whichever kind of keeper: a connection, starting the next keeper, and a
+// place among those that fork and SIGBUS must be told of.
 #pragma once
 
 #include <sys/types.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/base.hpp"
+#include "faults/notes.hpp"
 
 namespace osf::faults {
-
-// Notes between a process and its host's keeper, one packet each on a Unix socket; text follows.
-enum NoteKind : u32 {
-    note_open = 1, note_attach, note_prefetch, note_status, note_close, note_meet, note_answer, note_leave,
-    note_ask, note_cancel, note_reorder, note_unpin, note_arm, note_armed, note_child,           // of a space with a flash tier
-};
-struct Note {
-    u32 kind = 0, flags = 0;     // flags: prefetch for writing; an answer: 1 good; ask: what (Want)
-    // open, attach, close: id is the space's (Space::id). open: bytes of a unit; attach: address the place, or the slot, bytes the member; ask: pid is
-    // the priority; child: the connection of a process that is being forked comes along. leave: another keeper, which was started to stay, takes the place.
-    u64 id = 0, address = 0, bytes = 0, pid = 0;
-};
-constexpr size_t NOTE_MAX = 64 * KIB;
-void send_note(int socket, const Note& note, std::string_view text, int fd = -1);
-constexpr int NO_FILE_LEFT = -2;             // as a descriptor: one came along, and this process may have no more
-bool receive_note(int socket, Note& note, std::string& text, int* fd = nullptr);   // false: the other side is gone
 
 // A connection to a keeper that is nobody's yet. A child that is forked meanwhile closes its copy; else the keeper would take the
 // parent for alive as long as the child is.

@@ -90,16 +90,17 @@ bool TierClient::await_note(int socket, Note& note, std::string& text) {
 }
 
 void TierClient::hand_over(int socket, bool again, size_t pins) {
-    Note note{note_attach, u32(read_only_) | u32(again) << 1 | u32(pins) << 2, id_, space_.members.slot(), space_.members.id(), u64(getpid())};
+    Note note;
     std::string text;
-    send_note(socket, note, {}, faults_);
+    send_note(socket, TierAttachNote{id_, u64(getpid()), space_.members.slot(), space_.members.id(), read_only_, again, pins}, {}, faults_);
     for (;;) {
         if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached; " + log_beside(options_.socket) + " may say why");
-        if (note.kind != note_arm) break;
+        const ArmNote* arm = std::get_if<ArmNote>(&note);
+        if (!arm) break;
         unmap(text);                          // attached means: spoken to, perhaps before the answer
-        if (note.id) send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
+        if (arm->ticket) send_note(socket, ArmedNote{arm->ticket});
     }
-    if (!note.flags) throw_answer(text);
+    if (!is_good(note)) throw_answer(text);
 }
 
 void TierClient::watch() {
@@ -138,22 +139,23 @@ void TierClient::unmap(const std::string& units) {
 }
 
 void TierClient::heard(int socket, const Note& note, std::string& text) {
-    if (note.kind == note_arm) {
+    if (const ArmNote* arm = std::get_if<ArmNote>(&note)) {
         unmap(text);
-        if (!note.id) return;
+        if (!arm->ticket) return;
         std::lock_guard guard(mutex_);
         try {
-            send_note(socket, {note_armed, 0, note.id, 0, 0, 0}, {});
+            send_note(socket, ArmedNote{arm->ticket});
         } catch (const Error&) {}  // its end is read next
         return;
     }
     std::lock_guard guard(mutex_);
-    auto found = pending_.find(note.id);
+    const AnswerNote* answer = std::get_if<AnswerNote>(&note);
+    auto found = answer ? pending_.find(answer->number) : pending_.end();
     if (found == pending_.end()) return;
     found->second.done = true;
-    found->second.good = note.flags & 1;
+    found->second.good = answer->good;
     found->second.text = std::move(text);
-    if (!found->second.good) pins_.erase(note.id);
+    if (!found->second.good) pins_.erase(answer->number);
     changed_.notify_all();
 }
 
@@ -162,7 +164,7 @@ bool TierClient::find_keeper(int& socket) {
     u64 started = 0;
     pid_t starting = 0;
     for (;;) {
-        std::map<u64, Note> pins;
+        std::map<u64, AskNote> pins;
         {
             std::lock_guard guard(mutex_);
             if (stop_) return false;
@@ -207,7 +209,7 @@ bool TierClient::find_keeper(int& socket) {
 }
 
 // What the earlier keeper knew. Answers are read meanwhile: a keeper parts with who does not.
-void TierClient::tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked) {
+void TierClient::tell_again(int socket, const std::map<u64, AskNote>& pins, const std::vector<u64>& asked) {
     auto listen = [&] {
         Note note;
         std::string text;
@@ -217,8 +219,8 @@ void TierClient::tell_again(int socket, const std::map<u64, Note>& pins, const s
     try {
         for (auto& [id, pin] : pins) {
             std::unique_lock lock(mutex_);
-            send_note(socket, pin, {});
-            if (!pins_.count(id)) send_note(socket, {note_unpin, 0, id, 0, 0, 0}, {});  // released meanwhile
+            send_note(socket, pin);
+            if (!pins_.count(id)) send_note(socket, UnpinNote{id});  // released meanwhile
             lock.unlock();
             listen();
         }
@@ -238,13 +240,13 @@ void TierClient::check_attached() const {
 u64 TierClient::ask(Want want, const void* at, u64 bytes, int priority) {
     std::lock_guard guard(mutex_);
     check_attached();
-    Note note{note_ask, u32(want), next_++, u64(at), bytes, u64(std::int64_t(priority))};
-    pending_[note.id].note = note;
-    if (want == Want::pin) pins_[note.id] = note;
+    const AskNote note{next_++, u64(at), bytes, priority, u32(want)};
+    pending_[note.number].note = note;
+    if (want == Want::pin) pins_[note.number] = note;
     try {
-        send_note(socket_, note, {});
+        send_note(socket_, note);
     } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
-    return note.id;
+    return note.number;
 }
 
 std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, size_t count, int priority) {
@@ -259,10 +261,11 @@ std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, si
     std::lock_guard guard(mutex_);
     check_attached();
     for (size_t at = 0; at < ranges.size(); at += most) {
-        Pending pending{{note_ask, u32(Want::prefetch), next_++, 0, 0, u64(std::int64_t(priority))}};
+        const u64 number = next_++;
+        Pending pending{AskNote{number, 0, 0, priority, u32(Want::prefetch)}};
         pending.ranges.assign(reinterpret_cast<const char*>(&ranges[at]), std::min(most, ranges.size() - at) * sizeof(UnitRange));
-        ids.push_back(pending.note.id);
-        const Pending& kept = pending_[pending.note.id] = std::move(pending);
+        ids.push_back(number);
+        const Pending& kept = pending_[number] = std::move(pending);
         try {
             send_note(socket_, kept.note, kept.ranges);
         } catch (const Error&) {}  // as in ask
@@ -273,7 +276,7 @@ std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, si
 void TierClient::hint(const void* at, u64 bytes) {
     std::lock_guard guard(mutex_);
     try {
-        send_note(socket_, {note_ask, u32(Want::prefetch), next_++, u64(at), bytes, 0}, {});
+        send_note(socket_, AskNote{next_++, u64(at), bytes, 0, u32(Want::prefetch)});
     } catch (const Error&) {}  // no keeper just now
 }
 
@@ -300,15 +303,15 @@ bool TierClient::done(u64 id) {
 void TierClient::cancel(u64 id) {
     std::lock_guard guard(mutex_);
     try {
-        send_note(socket_, {note_cancel, 0, id, 0, 0, 0}, {});
+        send_note(socket_, CancelNote{id});
     } catch (const Error&) {}  // then it is done by the next keeper, or not: nobody may rely on it
 }
 
 void TierClient::reorder(u64 id, int priority) {
     std::lock_guard guard(mutex_);
-    if (auto found = pending_.find(id); found != pending_.end()) found->second.note.pid = u64(std::int64_t(priority));
+    if (auto found = pending_.find(id); found != pending_.end()) std::get<AskNote>(found->second.note).priority = priority;
     try {
-        send_note(socket_, {note_reorder, 0, id, 0, 0, u64(std::int64_t(priority))}, {});
+        send_note(socket_, ReorderNote{id, priority});
     } catch (const Error&) {}
 }
 
@@ -316,7 +319,7 @@ void TierClient::unpin(u64 id) {
     std::lock_guard guard(mutex_);
     if (!pins_.erase(id)) return;
     try {
-        send_note(socket_, {note_unpin, 0, id, 0, 0, 0}, {});
+        send_note(socket_, UnpinNote{id});
     } catch (const Error&) {}  // the next keeper will not hear of it
 }
 
@@ -375,7 +378,7 @@ void TierClient::fork_prepare() {
     if (!unattached_.empty() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) return;
     for_child_ = ends[0];
     try {
-        send_note(socket_, {note_child, 0, 0, 0, 0, 0}, {}, ends[1]);
+        send_note(socket_, ChildNote{}, {}, ends[1]);
     } catch (const Error&) {}  // no keeper just now: the child finds the next one
     close(ends[1]);
 }
@@ -391,10 +394,10 @@ void TierClient::attach_child(int socket) {
     for (auto& [id, pin] : pins_) {  // the parent may let go of its own at once: these hold before fork returns
         Note note;
         std::string text;
-        send_note(socket_, pin, {});
+        send_note(socket_, pin);
         do if (!await_note(socket_, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while the pins of the parent were told");
-        while (note.kind != note_answer || note.id != id);
-        if (!note.flags) throw_answer(text);
+        while (!std::holds_alternative<AnswerNote>(note) || number_of(note) != id);
+        if (!is_good(note)) throw_answer(text);
     }
 }
 

@@ -74,12 +74,12 @@ private:
     void hand_over(int socket, bool again, size_t pins = 0);
     void watch();
     void heard(int socket, const Note& note, std::string& text);
-    void unmap(const std::string& units);     // of a note_arm: the next touch will be noticed; the bytes stay
+    void unmap(const std::string& units);     // of an ArmNote: the next touch will be noticed; the bytes stay
     bool find_keeper(int& socket);            // false: this object goes
     void attach_child(int socket);
     void forbid();                            // touches end this process
     void check_attached() const;              // with the mutex
-    void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
+    void tell_again(int socket, const std::map<u64, AskNote>& pins, const std::vector<u64>& asked);
 
     Space& space_;
     Options options_;
@@ -95,7 +95,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<u64, Pending> pending_;
-    std::map<u64, Note> pins_;                // told to every keeper
+    std::map<u64, AskNote> pins_;             // told to every keeper
     u64 next_ = 1;
     bool stop_ = false;
     std::thread watcher_;

@@ -7,6 +7,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <utility>
 
 #include "base/death.hpp"
 #include "faults/keeper_client.hpp"
@@ -20,6 +21,9 @@
 namespace osf::tiers {
 
 namespace {
+
+constexpr int MOST_PRIORITY = 1'000'000;
+struct Refusal { std::string text; };            // of a note; throw_answer in the client reads it
 
 class TierKeeper {
 public:
@@ -36,6 +40,9 @@ private:
     void greet(int socket);
     void listen_to(int socket);
     void hear(int socket);
+    void attach_for(int socket, const TierAttachNote& note, int& fd);
+    void serve(u32 client, const Note& note, const std::string& text);
+    void ask_for(u32 client, const AskNote& note, const std::string& text);
     void part(int socket);
     static void answer(int socket, const Note& note, std::string_view text);
 
@@ -123,58 +130,67 @@ void TierKeeper::hear(int socket) {
     Note note;
     std::string text;
     int fd = -1;
-    Process& process = sockets_.at(socket);
     if (!receive_note(socket, note, text, &fd)) return part(socket);
-    auto refuse = [&](const std::string& why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
-    if (note.kind == note_attach && note.id != space_->id()) {
-        if (fd >= 0) close(fd);
-        return refuse("closed:the space was removed, and another one made under its name; open it again");
-    }
-    if (note.kind == note_attach && process.client == NO_SLOT) {
-        if (fd == NO_FILE_LEFT) return refuse("not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files());
-        TierProcess is;
-        if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
-        is.member = u32(note.address);
-        is.pid = note.pid;
-        if (const u32 member = u32(note.bytes)) is.alive = [this, member] { return space_->members.alive(member); };
-        is.read_only = note.flags & 1;
-        is.again = note.flags & 2;
-        is.pins_to_tell = note.flags >> 2;
-        is.answer = [socket](u64 id, bool good, const std::string& why) { answer(socket, {note_answer, good, id, 0, 0, 0}, why); };
-        is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
-            answer(socket, {note_arm, 0, ticket, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
-        };
-        process.client = engine_->attach(std::move(is));
-        if (fd >= 0)
-            process.faults = loop_.watch(fd, [this, fd, client = process.client] {
-                Touch touch;
-                for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(client, touch.address, touch.write);
-            });
-        engine_->settle();
-        return answer(socket, {note_answer, 1, note.id, 0, 0, 0}, {});
-    }
-    if (note.kind == note_child && fd >= 0) {  // it comes from a process that was let in, and needs no path
+    if (std::holds_alternative<ChildNote>(note) && fd >= 0) {  // it comes from a process that was let in, and needs no path
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
         return greet(fd);
     }
+    try {
+        if (auto* attach = std::get_if<TierAttachNote>(&note)) attach_for(socket, *attach, fd);
+        else serve(sockets_.at(socket).client, note, text);
+    } catch (const Refusal& why) { answer(socket, AnswerNote{number_of(note), 0}, why.text); }
     if (fd >= 0) close(fd);
-    if (process.client == NO_SLOT) return refuse("bad_input:not attached");
-    switch (note.kind) {
-        case note_ask:
-            if (note.flags < u32(Want::prefetch) || note.flags > u32(Want::flush) || !note.id) return refuse("bad_input:nothing that can be asked for");
-            if (!text.empty()) {
-                if (note.flags != u32(Want::prefetch) || text.size() % sizeof(UnitRange)) return refuse("bad_input:many ranges can only be prefetched");
-                std::vector<UnitRange> ranges(text.size() / sizeof(UnitRange));
-                std::memcpy(ranges.data(), text.data(), text.size());
-                return engine_->ask_many(process.client, note.id, std::move(ranges), std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
-            }
-            return engine_->ask(process.client, note.id, Want(note.flags), note.address, note.bytes, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 2'000'000));
-        case note_cancel: return engine_->cancel(process.client, note.id);
-        case note_reorder: return engine_->reorder(process.client, note.id, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
-        case note_armed: return engine_->armed(process.client, note.id);
-        case note_unpin: return engine_->unpin(process.client, note.id);
-        default: return refuse("bad_input:a note of an unknown kind");
-    }
+}
+
+// `fd`, its userfaultfd, is taken from the caller.
+void TierKeeper::attach_for(int socket, const TierAttachNote& note, int& fd) {
+    Process& process = sockets_.at(socket);
+    if (note.space != space_->id()) throw Refusal{"closed:the space was removed, and another one made under its name; open it again"};
+    if (process.client != NO_SLOT) throw Refusal{"bad_input:it is attached"};
+    if (fd == NO_FILE_LEFT) throw Refusal{"not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files()};
+    const int faults = std::exchange(fd, -1);
+    TierProcess is;
+    if (faults >= 0) is.faults = std::make_shared<Descriptor>(faults);
+    is.member = note.slot;
+    is.pid = note.pid;
+    if (note.member) is.alive = [this, member = note.member] { return space_->members.alive(member); };
+    is.read_only = note.read_only;
+    is.again = note.again;
+    is.pins_to_tell = u32(note.pins);
+    is.answer = [socket](u64 number, bool good, const std::string& why) { answer(socket, AnswerNote{number, good}, why); };
+    is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
+        answer(socket, ArmNote{ticket}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
+    };
+    process.client = engine_->attach(std::move(is));
+    if (faults >= 0)
+        process.faults = loop_.watch(faults, [this, faults, client = process.client] {
+            Touch touch;
+            for (int most = 64; most && read_fault(faults, touch); most--) engine_->touch(client, touch.address, touch.write);
+        });
+    engine_->settle();
+    answer(socket, AnswerNote{0, 1}, {});
+}
+
+void TierKeeper::serve(u32 client, const Note& note, const std::string& text) {
+    if (client == NO_SLOT) throw Refusal{"bad_input:not attached"};
+    std::visit(Overloaded{
+        [&](const AskNote& ask) { ask_for(client, ask, text); },
+        [&](const CancelNote& cancel) { engine_->cancel(client, cancel.number); },
+        [&](const ReorderNote& reorder) { engine_->reorder(client, reorder.number, int(std::clamp<std::int64_t>(reorder.priority, -MOST_PRIORITY, MOST_PRIORITY))); },
+        [&](const ArmedNote& armed) { engine_->armed(client, armed.ticket); },
+        [&](const UnpinNote& unpin) { engine_->unpin(client, unpin.number); },
+        [](const auto&) { throw Refusal{"bad_input:a note that is not for the keeper of a flash tier"}; },
+    }, note);
+}
+
+void TierKeeper::ask_for(u32 client, const AskNote& note, const std::string& text) {
+    if (note.want < u32(Want::prefetch) || note.want > u32(Want::flush) || !note.number) throw Refusal{"bad_input:nothing that can be asked for"};
+    // Twice as urgent is what native code itself waits for.
+    if (text.empty()) return engine_->ask(client, note.number, Want(note.want), note.address, note.bytes, std::clamp(note.priority, -MOST_PRIORITY, 2 * MOST_PRIORITY));
+    if (note.want != u32(Want::prefetch) || text.size() % sizeof(UnitRange)) throw Refusal{"bad_input:many ranges can only be prefetched"};
+    std::vector<UnitRange> ranges(text.size() / sizeof(UnitRange));
+    std::memcpy(ranges.data(), text.data(), text.size());
+    engine_->ask_many(client, note.number, std::move(ranges), std::clamp(note.priority, -MOST_PRIORITY, MOST_PRIORITY));
 }
 
 void TierKeeper::run() {

@@ -15,7 +15,7 @@ from tests.tiers import shelves
 from tests.tiers.shelves import MIB, wait_until, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads
-ANSWER = struct.pack("2I4Q", 7, 0, 0, 0, 0, 0)  # a Note: refused
+ANSWER = struct.pack("<QQQ", 7, 0, 0)  # an AnswerNote: refused
 
 
 def _sockets() -> set[str]:
