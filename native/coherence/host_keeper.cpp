@@ -87,6 +87,7 @@ private:
     void begin_close(Opened& opened, int socket, std::function<void()> then);
     void end_closes(u64 now);
     void accept_process();
+    void take_in(int socket);
     void hear(int socket);
     void answer(int socket, u64 id, bool good, std::string_view text = {});
     void part(int socket);
@@ -308,9 +309,13 @@ void Keeper::accept_process() {
     for (;;) {
         const int fd = door_.next(local_);
         if (fd < 0) return;
-        sockets_[fd].watch = loop_.watch(fd, [this, fd] { hear(fd); });
-        needed_ns_ = now_ns();  // it may have left before needed() is asked
+        take_in(fd);
     }
+}
+
+void Keeper::take_in(int socket) {
+    sockets_[socket].watch = loop_.watch(socket, [this, socket] { hear(socket); });
+    needed_ns_ = now_ns();  // it may have left before needed() is asked
 }
 
 void Keeper::answer(int socket, u64 id, bool good, std::string_view text) {
@@ -332,6 +337,10 @@ void Keeper::hear(int socket) {
     std::string text;
     int fd = -1;
     if (!receive_note(socket, note, text, &fd)) return part(socket);
+    if (std::holds_alternative<ChildNote>(note) && fd >= 0) {  // it comes from a process that was let in, and needs no path
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+        return take_in(fd);
+    }
     try {
         std::visit(Overloaded{
             [&](const OpenNote& open) { open_for(socket, open, text); },
