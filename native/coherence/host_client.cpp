@@ -43,7 +43,8 @@ Attachment::Attachment(Space& space, Options options)
         std::string text;
         send_note(keeper.fd(), OpenNote{id_, options_.unit}, directory_);
         if (!receive_note(keeper.fd(), note, text))
-            throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
+            throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " +
+                                             log_beside(options_.socket) + " may say why");
         if (!is_good(note)) throw Error(Code::bad_input, text);
         take_files();
         reserve_addresses();
@@ -247,7 +248,10 @@ void Attachment::space_gone() {
 bool Attachment::explain(u64 address, char* text, size_t room) const {
     if (address < base_ || address >= base_ + options_.hosts.size() * reserve_) return false;
     u32 at = host_of(address);
-    if (at == options_.self) return std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str()), true;
+    if (at == options_.self) {
+        std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str());
+        return true;
+    }
     std::snprintf(text, room, "openshelf: host %s is lost, and with it the bytes at %#llx (its segment of space '%s': %#llx to %#llx). A touch cannot be an "
                   "exception: this process ends. Where that matters, use space.get() or array.prefetch().wait() first.\n",
                   options_.hosts[at].c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),

@@ -17,8 +17,8 @@ constexpr u64 PART = 16 * MIB;                // of a copy that is made in parts
 
 void TierClient::refused(const std::string& text) {
     static const std::map<std::string, Code> codes{{"bad_address", Code::bad_address}, {"no_room", Code::no_room}, {"not_permitted", Code::not_permitted},
-                                                   {"corrupt", Code::corrupt}, {"flash", Code::flash}, {"cancelled", Code::cancelled}, {"bad_input", Code::bad_input},
-                                                   {"closed", Code::closed}};
+                                                   {"corrupt", Code::corrupt}, {"flash", Code::flash}, {"cancelled", Code::cancelled},
+                                                   {"bad_input", Code::bad_input}, {"closed", Code::closed}};
     const size_t colon = text.find(':');
     auto found = codes.find(text.substr(0, colon));
     if (found == codes.end()) throw Error(Code::flash, text);
@@ -167,7 +167,8 @@ std::vector<u64> TierClient::ask_many(const u64* addresses, const u64* sizes, si
     std::vector<UnitRange> ranges;
     for (size_t at = 0; at < count; at++) {
         const u64 start = addresses[at] - data_at_, end = start + sizes[at];
-        if (addresses[at] < data_at_ || end > bytes_ || end < start) throw Error(Code::bad_address, "range " + std::to_string(at) + " is outside the data of the space");
+        if (addresses[at] < data_at_ || end > bytes_ || end < start)
+            throw Error(Code::bad_address, "range " + std::to_string(at) + " is outside the data of the space");
         if (sizes[at]) ranges.push_back({u32(start / UNIT), u32(div_up(end, UNIT))});
     }
     std::vector<u64> ids;
@@ -252,7 +253,8 @@ TierClient::Counts TierClient::tiers(const void* at, u64 bytes) const {
 bool TierClient::explain(u64 address, char* text, size_t room) const {
     if (address < data_at_ || address >= data_at_ + bytes_) return false;
     std::snprintf(text, room, "openshelf: the bytes at %#llx of space '%s' cannot be brought back: %s. A touch cannot be an exception: this process ends. "
-                  "Where that matters, use array.prefetch().wait() first.\n", (unsigned long long)address, name_.c_str(), unattached_.empty() ? words_.head().trouble : unattached_.c_str());
+                  "Where that matters, use array.prefetch().wait() first.\n", (unsigned long long)address, name_.c_str(),
+                  unattached_.empty() ? words_.head().trouble : unattached_.c_str());
     return true;
 }
 

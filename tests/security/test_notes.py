@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openshelf import Space
+from openshelf import Space, _core
 from openshelf.space import _keepers, read_hosts
 from tests.conftest import alive, keeper_of
 
-_STATUS, _ANSWER, _CHILD = 4, 7, 16
+_STATUS, _ANSWER, _TIER_ATTACH, _CHILD = 4, 7, 9, 16
 NONE_OF_THEM = {
     "a byte": b"\1",
     "no whole kind": bytes(7),
@@ -71,3 +71,38 @@ def test_a_note_of_the_other_kind_of_keeper_is_refused_and_the_connection_stays(
             answer = process.recv(1 << 16)
             assert struct.unpack_from("<QQQ", answer) == (_ANSWER, number, 0)
             assert b"not for the keeper of a host" in answer
+
+
+def _asks(process: socket.socket, number: int) -> tuple[int, int, int]:
+    process.send(struct.pack("<QQ", _STATUS, number))
+    return struct.unpack_from("<QQQ", process.recv(1 << 16))
+
+
+def test_a_child_whose_connection_is_none_is_nobody(home: Path, url: str, tmp_path: Path) -> None:
+    with Space.open(url, contribute="16MiB"), Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
+        host = keeper_of(home), _keepers.of_host(home, read_hosts(), 0).socket
+        tiers = space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket
+        for pid, sock in (host, tiers):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process, open("/dev/null") as null:
+                process.settimeout(20)
+                process.connect(str(sock))
+                assert _asks(process, 1) == (_ANSWER, 1, 0)  # not attached
+                before = _descriptors(pid)
+                socket.send_fds(process, [struct.pack("<Q", _CHILD)], [null.fileno()])
+                assert _asks(process, 2) == (_ANSWER, 2, 0)
+                assert _descriptors(pid) == before
+    Space.remove("shelf")
+
+
+def test_a_process_that_attaches_with_no_userfaultfd_is_refused(home: Path, tmp_path: Path) -> None:
+    with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
+        pid, sock = space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket
+        note = struct.pack("<QQQIIIIQ", _TIER_ATTACH, _core.space_id(str(home / "shelf")), os.getpid(), 0, 0, 0, 0, 0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process, open("/dev/null") as null:
+            process.settimeout(20)
+            process.connect(str(sock))
+            socket.send_fds(process, [note], [null.fileno()])
+            assert b"no userfaultfd" in process.recv(1 << 16)
+        assert alive(pid)
+        assert space.put("a", np.arange(4)).numpy().tolist() == [0, 1, 2, 3]
+    Space.remove("shelf")
