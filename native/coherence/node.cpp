@@ -62,7 +62,8 @@ void Node::settle() {
     if (settled()) return;
     for (u32 place : segments_.places())
         if (std::none_of(processes_.begin(), processes_.end(), [&](auto& process) { return process->place == place; })) {
-            if (place != awaited_ && now_ns() - started_ns_ > START_NS) log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
+            if (place != awaited_ && now_ns() - started_ns_ > START_NS)
+                log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
             return;
         }
     started_ns_ = now_ns();

@@ -114,7 +114,7 @@ public:
     void leave();                          // gives back what is borrowed
     bool left();                           // and all of it has arrived
 
-    std::string status();                  // one line of text per host, see coherence/host_keeper.cpp
+    std::string status();                  // one line of text per host
     std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment
 
     std::function<void(int socket, u64 id, bool good)> prefetched;
@@ -173,6 +173,8 @@ private:
     Process* only_waiter(u32 home, u64 unit);
     void send_bytes(Wire& wire, Notice message, u64 unit, std::span<const char> bytes, u64 first);
     void deliver(u32 from, Notice message, u64 unit, u32 flags, Body body);
+    void keep(u32 from, Notice message, Place place, u32 flags, Body body);   // until its time
+    void deliver_disordered(u32 from, Notice message, Place place, u32 flags, Body body);
     void receive(u32 from, Notice message, u64 unit, u32 flags, Body body);
     void synced(u32 host, const Sync& sync);
     void advance(const std::shared_ptr<Prefetch>& prefetch);

@@ -13,7 +13,7 @@ namespace osf::tiers {
 namespace {
 
 constexpr int MOST_PRIORITY = 1'000'000;
-struct Refusal { std::string text; };            // of a note; throw_answer in the client reads it
+struct Refusal { std::string text; };            // of a note; TierClient::refused reads it
 
 class TierKeeper final : public KeeperProcess {
 public:

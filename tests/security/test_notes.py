@@ -55,7 +55,9 @@ def test_a_hosts_keeper_parts_with_who_sends_what_is_no_note(home: Path, url: st
 
 
 @pytest.mark.parametrize("packet", NONE_OF_THEM.values(), ids=NONE_OF_THEM.keys())
-def test_a_keeper_of_a_flash_tier_parts_with_who_sends_what_is_no_note(home: Path, tmp_path: Path, packet: bytes) -> None:
+def test_a_keeper_of_a_flash_tier_parts_with_who_sends_what_is_no_note(
+    home: Path, tmp_path: Path, packet: bytes
+) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
         _check(space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket, packet)
         assert space.put("a", np.arange(4)).numpy().tolist() == [0, 1, 2, 3]
