@@ -48,7 +48,7 @@ void Coherence::ask(u32 home, u64 unit) {
     tell(home, write ? m_getm : m_gets, unit, have ? HAVE : 0);
 }
 
-void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
+void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags, Body body) {
     switch (message) {
         case m_gets: return request({from, false, false}, unit);
         case m_getm: return request({from, true, (flags & HAVE) != 0}, unit);
@@ -57,10 +57,10 @@ void Coherence::receive(u32 from, Notice message, u64 unit, u32 flags) {
             if (home_state(word) != home_shared || !(sharers_of(word) & bit(from))) unexpected("INVACK", from, unit, word);
             return release_from(from, unit, word);
         }
-        case m_back: return take_back(from, unit, flags);
+        case m_back: return take_back(from, unit, flags, body);
         case m_datas:
         case m_datam:
-        case m_grant: return granted(from, unit, message);
+        case m_grant: return granted(from, unit, message, body);
         case m_inv: return invalidated(from, unit);
         case m_recall: return recalled(from, unit, flags);
         case m_taken: {
@@ -150,10 +150,10 @@ void Coherence::answered(u32 host, u64 unit) {
     if (!found->second.waiting) serve(unit);
 }
 
-void Coherence::take_back(u32 host, u64 unit, u32 flags) {
+void Coherence::take_back(u32 host, u64 unit, u32 flags, Body body) {
     u64 word = medium_.word(self_, unit);
     if (home_state(word) != lent || owner_of(word) != host) return tell(host, m_taken, unit);  // sent again, but it had arrived
-    medium_.fill(self_, unit);
+    medium_.fill(self_, unit, body);
     medium_.set_word(self_, unit, flags & KEEP ? home_word(home_shared, 0, bit(host)) : 0);
     tell(host, m_taken, unit);
     medium_.drop_shadow(unit);
@@ -174,10 +174,10 @@ void Coherence::release_from(u32 host, u64 unit, u64 word, bool shares) {
 
 // At the borrower
 
-void Coherence::granted(u32 home, u64 unit, Notice message) {
+void Coherence::granted(u32 home, u64 unit, Notice message, Body body) {
     u64 word = medium_.word(home, unit);
     if (copy_state(word) == escrow || (message == m_grant && copy_state(word) == invalid)) unexpected("a grant", home, unit, word);
-    if (copy_state(word) == invalid) medium_.fill(home, unit);
+    if (copy_state(word) == invalid) medium_.fill(home, unit, body);
     if (message != m_datas) medium_.set_word(home, unit, modified);
     else if (copy_state(word) == invalid) medium_.set_word(home, unit, shared);
     auto wanted = wants_[home].find(unit);

@@ -20,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "base/base.hpp"
@@ -42,6 +43,8 @@ constexpr CopyState copy_state(u64 word) { return CopyState(word & 3); }
 constexpr u64 escrow_word(u32 slot) { return u64(escrow) | u64(slot) << 8; }
 constexpr u32 escrow_slot(u64 word) { return u32(word >> 8 & 0xffffff); }
 
+using Body = std::span<const char>;        // the bytes that came with a message; empty: none. They are there while it is received
+
 enum class Source { none, own, shadow, copy, slot };  // whose bytes a message carries
 
 struct Medium {
@@ -55,7 +58,7 @@ struct Medium {
     virtual void tidy(u32 home) = 0;
     virtual void protect(u32 home, u64 unit) = 0;          // afterwards no local process can write it without a fault
     virtual void punch(u32 home, u64 unit) = 0;            // afterwards every local touch faults
-    virtual void fill(u32 home, u64 unit) = 0;             // with the bytes of the message that is being received
+    virtual void fill(u32 home, u64 unit, Body body) = 0;
     virtual void save(u64 unit) = 0;                       // own bytes to the shadow
     virtual void restore(u64 unit) = 0;                    // the shadow to the own bytes
     virtual void drop_shadow(u64 unit) = 0;
@@ -73,7 +76,7 @@ public:
     void start();                          // after a keeper was killed: what its words say is made true again
     void want(u32 home, u64 unit, bool write);   // a local touch, or a prefetch
     bool may(u32 home, u64 unit, bool write);    // without asking anybody
-    void receive(u32 from, Notice notice, u64 unit, u32 flags);
+    void receive(u32 from, Notice notice, u64 unit, u32 flags, Body body);
     bool evict(u32 home, u64 unit);        // a copy that nobody waits for goes back; false: not now
 
     void connected(u32 host);              // the words of both sides are from the same lives
@@ -101,9 +104,9 @@ protected:  // all that a killed keeper forgets: the model checker takes it apar
     void serve(u64 unit);
     void grant(const Request& request, u64 unit);
     void answered(u32 host, u64 unit);
-    void take_back(u32 host, u64 unit, u32 flags);
+    void take_back(u32 host, u64 unit, u32 flags, Body body);
     void recalled(u32 home, u64 unit, u32 flags);
-    void granted(u32 home, u64 unit, Notice notice);
+    void granted(u32 home, u64 unit, Notice notice, Body body);
     void invalidated(u32 home, u64 unit);
     void ask(u32 home, u64 unit);
     void free_slot(u32 slot);

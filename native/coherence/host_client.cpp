@@ -3,11 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <poll.h>
-#include <set>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
@@ -17,14 +13,14 @@ namespace osf::coherence {
 
 void close_space(const std::string& path, const std::string& directory, u64 id) {
     const Dialled keeper(path);
-    Note note{note_close, 0, id, 0, 0, 0};
+    Note note;
     std::string text;
     bool answered = false;
     try {
-        send_note(keeper.fd(), note, directory);
+        send_note(keeper.fd(), CloseNote{id}, directory);
         answered = receive_note(keeper.fd(), note, text);
     } catch (const Error&) {}
-    if (answered && !note.flags) throw Error(Code::not_permitted, text);
+    if (answered && !is_good(note)) throw Error(Code::not_permitted, text);
 }
 
 std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const Attachment::Options& options) {
@@ -37,58 +33,58 @@ std::shared_ptr<Attachment> attach(const std::shared_ptr<Space>& space, const At
 }
 
 Attachment::Attachment(Space& space, Options options)
-    : options_(std::move(options)), directory_(space.directory()), name_(space.header().name), id_(space.id()),
-      base_(space.header().base - options_.self * space.layout.reserve), reserve_(space.layout.reserve), data_at_(space.layout.data_at),
-      segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()), caches_(options_.hosts.size(), -1) {
+    : KeeperClient({options.socket, options.keeper, space.header().name, Code::host_lost, 3'000 * MILLI, 200}), options_(std::move(options)),
+      directory_(space.directory()), name_(space.header().name), id_(space.id()), base_(space.header().base - options_.self * space.layout.reserve),
+      reserve_(space.layout.reserve), data_at_(space.layout.data_at), segment_bytes_(space.layout.heap[1].pages * PAGE), read_only_(space.read_only()),
+      caches_(options_.hosts.size(), -1) {
     Dialled keeper(options_.socket);
     try {
-        Note note{note_open, 0, id_, 0, options_.unit, u64(getpid())};
+        Note note;
         std::string text;
-        send_note(keeper.fd(), note, directory_);
-        if (!receive_note(keeper.fd(), note, text)) throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " + log_beside(options_.socket) + " may say why");
-        if (!note.flags) throw Error(Code::bad_input, text);
-        const Folder folder(directory_);
-        own_fd_ = folder.open_data(O_RDWR);  // also to read only: the kernel wants it so for faults
-        for (u32 host = 0; host < options_.hosts.size(); host++)
-            if (host != options_.self) caches_[host] = folder.open(Segments::cache_name(host), O_RDWR);
-        int units = folder.open("units", O_RDWR);
-        void* words = mmap(nullptr, Segments::units_bytes(u32(options_.hosts.size())), PROT_READ, MAP_SHARED | MAP_NORESERVE, units, 0);
-        close(units);
-        if (words == MAP_FAILED) fail_os("mapping the state of units", errno);
-        units_ = static_cast<const char*>(words);
-        for (u32 host = 0; host < options_.hosts.size(); host++) {
-            if (host == options_.self) continue;
-            char* at = reinterpret_cast<char*>(base_ + host * reserve_);
-            if (mmap(at, reserve_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == at) {
-                reserved_ |= 1u << host;
-                continue;
-            }
-            throw Error(Code::address_occupied, "the addresses of host " + options_.hosts[host] + " are not free in this process; " +
-                                                    "give the space another base in the hosts file");
-        }
+        send_note(keeper.fd(), OpenNote{id_, options_.unit}, directory_);
+        if (!receive_note(keeper.fd(), note, text))
+            throw Error(Code::host_lost, "the keeper at " + options_.socket + " ended while the space was opened; " +
+                                             log_beside(options_.socket) + " may say why");
+        if (!is_good(note)) throw Error(Code::bad_input, text);
+        take_files();
+        reserve_addresses();
         place_fd_ = Segments::take_place(directory_, place_);
         map_segments();
         if (how_ == Faults::none) close(std::exchange(place_fd_, -1));  // nothing is mapped that a keeper would have to wait for
         hand_over(keeper.fd(), {});
+        begin(keeper);
     } catch (...) {
         unmap_segments(false);
         throw;
     }
-    socket_ = keeper.fd();
-    watcher_ = std::thread([this] { watch(); });
-    own_faults(this, keeper);
 }
 
 Attachment::~Attachment() {
-    disown_faults(this);
-    {
-        std::lock_guard guard(mutex_);
-        stop_ = true;
-        if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
-    }
-    if (watcher_.joinable()) watcher_.join();
-    if (socket_ >= 0) close(socket_);
+    end();
     unmap_segments(false);
+}
+
+void Attachment::take_files() {
+    const Folder folder(directory_);
+    own_fd_ = folder.open_data(O_RDWR);  // also to read only: the kernel wants it so for faults
+    for (u32 host = 0; host < options_.hosts.size(); host++)
+        if (host != options_.self) caches_[host] = folder.open(Segments::cache_name(host), O_RDWR);
+    int units = folder.open("units", O_RDWR);
+    void* words = mmap(nullptr, Segments::units_bytes(u32(options_.hosts.size())), PROT_READ, MAP_SHARED | MAP_NORESERVE, units, 0);
+    close(units);
+    if (words == MAP_FAILED) fail_os("mapping the state of units", errno);
+    units_ = static_cast<const char*>(words);
+}
+
+void Attachment::reserve_addresses() {
+    for (u32 host = 0; host < options_.hosts.size(); host++) {
+        if (host == options_.self) continue;
+        char* at = reinterpret_cast<char*>(base_ + host * reserve_);
+        if (mmap(at, reserve_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != at)
+            throw Error(Code::address_occupied, "the addresses of host " + options_.hosts[host] + " are not free in this process; " +
+                                                    "give the space another base in the hosts file");
+        reserved_ |= 1u << host;
+    }
 }
 
 // The own segment and the copies, registered for faults as far as this process does it: the own segment is, part by part, by
@@ -143,23 +139,24 @@ std::string Attachment::lives() const {
     return text;
 }
 
-// A keeper that is stopped before it answers must not keep this process from ending its leases. False: no answer.
-bool Attachment::await_note(int socket, Note& note, std::string& text) {
-    pollfd news{socket, POLLIN, 0};
-    for (u64 start = now_ns(); now_ns() - start < 3'000'000'000;) {
-        if (poll(&news, 1, 100) > 0) return receive_note(socket, note, text);
-        end_leases(LEASE_NS);
-    }
-    return false;
+void Attachment::hand_over(int socket, const std::string& lives) {
+    introduce(socket, AttachNote{id_, u64(getpid()), place_}, directory_ + "\n" + lives);
 }
 
-void Attachment::hand_over(int socket, const std::string& lives) {
-    Note note{note_attach, u32(read_only_), id_, place_, 0, u64(getpid())};
+void Attachment::greet(int socket) {
+    Note note;
     std::string text;
-    send_note(socket, note, directory_ + "\n" + lives, faults_);
-    if (!await_note(socket, note, text)) throw Error(Code::host_lost, "the keeper ended, or did not answer, while this process attached; " + log_beside(options_.socket) + " may say why");
-    if (!note.flags) throw Error(Code::not_permitted, text);
+    send_note(socket, OpenNote{id_, options_.unit}, directory_);
+    if (!await_note(socket, note, text) || !is_good(note)) throw Error(Code::host_lost, text);
+    std::unique_lock lock(mutex_);
+    const std::string met = lives();
+    lock.unlock();
+    hand_over(socket, met);
 }
+
+// A keeper that is there has ended its leases itself, unless it is stopped. One that is stopped before it answers must not keep this
+// process from ending them.
+void Attachment::idle(bool keeper) { end_leases(keeper ? LEASE_NS + SUSPEND_NS : LEASE_NS); }
 
 // Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
 void Attachment::end_leases(u64 after_ns) {
@@ -172,113 +169,24 @@ void Attachment::end_leases(u64 after_ns) {
     }
 }
 
-void Attachment::watch() {
-    int socket = socket_;
-    for (;;) {
-        Note note;
-        std::string text;
-        for (pollfd news{socket, POLLIN, 0};;) {
-            if (poll(&news, 1, 200) <= 0) {
-                end_leases(LEASE_NS + SUSPEND_NS);  // the keeper is stopped, else it has done so
-                continue;
-            }
-            if (!receive_note(socket, note, text)) break;
-            std::lock_guard guard(mutex_);
-            auto found = pending_.find(note.id);
-            if (found == pending_.end()) continue;
-            found->second.done = true;
-            found->second.good = note.flags & 1;
-            found->second.text = std::move(text);
-            changed_.notify_all();
-        }
-        // The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
-        u64 started = 0;
-        pid_t starting = 0;  // the first of its two processes, which ends soon
-        for (;;) {
-            {
-                std::lock_guard guard(mutex_);
-                if (stop_) return;
-            }
-            end_leases(LEASE_NS);
-            try {
-                Dialled next(options_.socket);
-                Note open{note_open, 0, id_, 0, options_.unit, u64(getpid())};
-                send_note(next.fd(), open, directory_);
-                if (await_note(next.fd(), open, text) && open.flags) {
-                    std::unique_lock lock(mutex_);
-                    const std::string met = lives();
-                    lock.unlock();
-                    hand_over(next.fd(), met);
-                    lock.lock();
-                    close(socket_);
-                    socket_ = socket = next.keep();
-                    try {
-                        for (auto& [id, pending] : pending_)
-                            if (!pending.done) send_note(socket_, pending.note, {});
-                    } catch (const Error&) {}  // that one is gone too: its end is read next
-                    lock.unlock();
-                    if (starting > 0) waitpid(starting, nullptr, 0);
-                    break;
-                }
-            } catch (const Error&) {}
-            if (now_ns() - started > 300'000'000) {
-                start_keeper(options_.keeper, starting);
-                started = now_ns();
-            }
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-    }
-}
-
-u64 Attachment::ask(Note note) {
-    std::lock_guard guard(mutex_);
-    if (!unattached_.empty()) throw Error(Code::host_lost, unattached_);
-    note.id = next_++;
-    pending_[note.id].note = note;
-    try {
-        send_note(socket_, note, {});
-    } catch (const Error&) {}  // no keeper just now: the watcher sends it to the next one
-    return note.id;
-}
-
-Attachment::Pending Attachment::answer(u64 id, long timeout_ns) {
-    std::unique_lock lock(mutex_);
-    auto found = pending_.find(id);
-    if (found == pending_.end()) throw Error(Code::bad_input, "nothing of this number is under way");
-    auto ready = [&] { return found->second.done; };
-    if (timeout_ns < 0) changed_.wait(lock, ready);
-    else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
-    Pending result = found->second;
-    if (result.done || result.note.kind == note_meet) pending_.erase(found);  // a late answer to that is for nobody
-    return result;
-}
-
 u64 Attachment::prefetch(u64 address, u64 bytes, bool write) {
-    return ask({note_prefetch, write, 0, address, bytes, 0});
+    return ask(PrefetchNote{0, address, bytes, write});
 }
 
 bool Attachment::wait(u64 id, long timeout_ns) {
-    Pending result = answer(id, timeout_ns);
-    if (result.done && !result.good) {
-        const std::string& lost = host(host_of(result.note.address));
-        char range[80];
-        std::snprintf(range, sizeof range, "%#llx to %#llx", (unsigned long long)result.note.address, (unsigned long long)(result.note.address + result.note.bytes));
-        throw HostLost(lost, "host " + lost + " is lost; " + range + " could not be fetched", result.note.address, result.note.bytes);
-    }
-    return result.done;
-}
-
-bool Attachment::done(u64 id) {
-    std::lock_guard guard(mutex_);
-    auto found = pending_.find(id);
-    return found == pending_.end() || found->second.done;
+    const std::optional<Pending> result = answer(id, timeout_ns);
+    if (!result || result->good) return bool(result);
+    const PrefetchNote& asked = std::get<PrefetchNote>(result->note);
+    const std::string& lost = host(host_of(asked.address));
+    char range[80];
+    std::snprintf(range, sizeof range, "%#llx to %#llx", (unsigned long long)asked.address, (unsigned long long)(asked.address + asked.bytes));
+    throw HostLost(lost, "host " + lost + " is lost; " + range + " could not be fetched", asked.address, asked.bytes);
 }
 
 std::string Attachment::status() {
-    u64 id = ask({note_status, 0, 0, 0, 0, 0});
-    Pending result = answer(id, 5'000'000'000);
-    if (!result.done) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
-    return result.text;
+    const std::optional<Pending> result = answer(ask(StatusNote{}), 5'000'000'000, true);
+    if (!result) throw Error(Code::host_lost, "the keeper at " + options_.socket + " does not answer");
+    return result->answer;
 }
 
 void Attachment::meet(u64 address, u64 incarnation, const std::function<void()>& check) {
@@ -293,8 +201,8 @@ void Attachment::meet(u64 address, u64 incarnation, const std::function<void()>&
     u64 session;
     for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
         session = load(head().taken[host]);
-        Pending result = answer(ask({note_meet, host, 0, address, incarnation, 0}), 5'000'000'000);
-        if (result.done && result.good && session == load(head().taken[host])) break;
+        const std::optional<Pending> result = answer(ask(MeetNote{0, host, incarnation}), 5'000'000'000, true);
+        if (result && result->good && session == load(head().taken[host])) break;
         if (now_ns() - start > 3'000'000'000) throw HostLost(this->host(host), "host " + this->host(host) + " has no link to this host's keeper", address, 1);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -340,7 +248,10 @@ void Attachment::space_gone() {
 bool Attachment::explain(u64 address, char* text, size_t room) const {
     if (address < base_ || address >= base_ + options_.hosts.size() * reserve_) return false;
     u32 at = host_of(address);
-    if (at == options_.self) return std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str()), true;
+    if (at == options_.self) {
+        std::snprintf(text, room, "openshelf: there is no memory left behind %#llx of space '%s'\n", (unsigned long long)address, name_.c_str());
+        return true;
+    }
     std::snprintf(text, room, "openshelf: host %s is lost, and with it the bytes at %#llx (its segment of space '%s': %#llx to %#llx). A touch cannot be an "
                   "exception: this process ends. Where that matters, use space.get() or array.prefetch().wait() first.\n",
                   options_.hosts[at].c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),
@@ -348,39 +259,16 @@ bool Attachment::explain(u64 address, char* text, size_t room) const {
     return true;
 }
 
-void Attachment::fork_prepare() { mutex_.lock(); }
-void Attachment::fork_parent() { mutex_.unlock(); }
-
 void Attachment::fork_child() {
-    if (!follows(Rule::fork)) return mutex_.unlock();
-    new (&watcher_) std::thread;  // the parent's thread is not here
-    new (&changed_) std::condition_variable;
-    pending_.clear();
-    close(socket_);
-    close(place_fd_);
-    if (faults_ >= 0) close(faults_);
-    faults_ = socket_ = place_fd_ = -1;
-    try {
-        place_fd_ = Segments::take_place(directory_, place_);
-        map_segments();
-        for (u64 start = now_ns();;) {
-            try {
-                Dialled next(options_.socket);
-                hand_over(next.fd(), lives());
-                socket_ = next.keep();
-                break;
-            } catch (const Error&) {  // the parent finds the next keeper
-                if (now_ns() - start > 3'000'000'000) throw;
-                std::this_thread::sleep_for(std::chrono::milliseconds(5));
-            }
-        }
-        watcher_ = std::thread([this] { watch(); });
-    } catch (const Error& error) {
-        unmap_segments(true);
-        unattached_ = "this forked process could not attach to the space '" + name_ + "': " + error.what();
-        say_unattached(unattached_);
-    }
-    mutex_.unlock();
+    if (!follows(Rule::fork)) return fork_parent();
+    KeeperClient::fork_child();
+}
+
+void Attachment::map_again() {
+    unattached_.clear();                      // of a parent that could not attach
+    if (place_fd_ >= 0) close(std::exchange(place_fd_, -1));
+    place_fd_ = Segments::take_place(directory_, place_);
+    map_segments();
 }
 
 }  // namespace osf::coherence

@@ -1,16 +1,11 @@
-// A process's side of a space of several hosts: the other hosts' segments mapped at their addresses, faults on them handed to
-// the keeper, and the thread that finds the next keeper if that dies.
-//
-// The process keeps its own userfaultfd open: while no keeper lives, touches wait instead of reading zeros. A fork does not
-// inherit these mappings (MADV_DONTFORK); the child maps them anew and attaches as itself before fork() returns in it.
+// A process's side of a space of several hosts: the other hosts' segments mapped at their addresses, and faults on them handed to the
+// keeper. A fork does not inherit these mappings (MADV_DONTFORK); the child maps them anew and attaches as itself before fork() returns
+// in it.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "faults/keeper_client.hpp"
@@ -20,9 +15,9 @@
 
 namespace osf::coherence {
 
-struct Met { u64 host, life; };  // after the directory and a newline in a note_attach: the hosts whose arrays the process has views of
+struct Met { u64 host, life; };  // after the directory and a newline in an AttachNote: the hosts whose arrays the process has views of
 
-class Attachment : public FaultOwner, public Companion {
+class Attachment : public KeeperClient, public Companion {
 public:
     struct Options {
         std::string socket;                   // of the keeper
@@ -32,13 +27,9 @@ public:
     };
     Attachment(Space& space, Options options);
     ~Attachment() override;
-    Attachment(const Attachment&) = delete;
-    Attachment& operator=(const Attachment&) = delete;
 
-    Faults faults() const { return how_; }
     u64 prefetch(u64 address, u64 bytes, bool write);          // a number to wait for
     bool wait(u64 id, long timeout_ns);                        // false: the time is over. Throws HostLost
-    bool done(u64 id);
     std::string status();                                      // Node::status
     struct States { u64 invalid = 0, shared = 0, modified = 0; };
     // This process is about to have a view of bytes of that life of the host; those of an earlier one it should be done with.
@@ -51,45 +42,39 @@ public:
     const std::string& host(u32 number) const { return options_.hosts[number]; }
     void space_gone() override;                                         // its mapping is about to go
 
-    void fork_prepare() override;
-    void fork_parent() override;
     void fork_child() override;
     bool explain(u64 address, char* text, size_t room) const override;
 
 private:
-    struct Pending { Note note; bool done = false, good = false; std::string text; };
+    void take_files();                        // of the space, once the keeper has it open
+    void reserve_addresses();
     void map_segments();
     void map_segment(u32 host);
     void unmap_segments(bool forbid);
-    bool await_note(int socket, Note& note, std::string& text);
     std::string lives() const;                // with the mutex
     void hand_over(int socket, const std::string& lives);
     const UnitsHead& head() const { return *reinterpret_cast<const UnitsHead*>(units_); }
     void end_leases(u64 after_ns);
-    void watch();
-    u64 ask(Note note);
-    Pending answer(u64 id, long timeout_ns);
+
+    void greet(int socket) override;
+    void idle(bool keeper) override;
+    [[noreturn]] void refused(const std::string& why) override { throw Error(Code::not_permitted, why); }
+    void map_again() override;
+    void attach_child() override { hand_over(socket_, lives()); }
+    bool forbid() override { return unmap_segments(true), true; }
 
     Options options_;
     std::string directory_, name_;
     const u64 id_;                            // of the space
-    std::string unattached_;                  // why a forked process has no keeper
     u64 base_, reserve_, data_at_, segment_bytes_;
     bool read_only_;
-    Faults how_ = Faults::none;
-    int faults_ = -1, socket_ = -1, own_fd_ = -1, place_fd_ = -1;
+    int own_fd_ = -1, place_fd_ = -1;
     u32 place_ = 0;
     std::vector<int> caches_;
     u32 reserved_ = 0;                        // hosts whose addresses this process holds
     const char* units_ = nullptr;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::map<u64, Pending> pending_;
     std::map<u32, u64> met_;                  // life_of hosts
     std::map<u32, u64> ended_;                // leases of hosts
-    u64 next_ = 1;
-    bool stop_ = false;
-    std::thread watcher_;
 };
 
 // The keeper lets go of the space; throws if others of this host have it open.

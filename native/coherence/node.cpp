@@ -62,7 +62,8 @@ void Node::settle() {
     if (settled()) return;
     for (u32 place : segments_.places())
         if (std::none_of(processes_.begin(), processes_.end(), [&](auto& process) { return process->place == place; })) {
-            if (place != awaited_ && now_ns() - started_ns_ > START_NS) log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
+            if (place != awaited_ && now_ns() - started_ns_ > START_NS)
+                log("a process that the keeper before this one had does not come (place " + std::to_string(awaited_ = place) + ")");
             return;
         }
     started_ns_ = now_ns();
@@ -217,25 +218,25 @@ Process* Node::only_waiter(u32 home, u64 unit) {
     return one;
 }
 
-void Node::fill(u32 home, u64 unit) {
+void Node::fill(u32 home, u64 unit, Body body) {
     // Where one process waits for a copy, the bytes go straight into its view, not yet writable: the word comes first.
     if (home != self_) {
         const u64 bytes = segments_.unit_bytes(home);
         Pieces& pieces = links_[home].pieces;
         Process* one = pieces.shown == bytes ? pieces.early : only_waiter(home, unit);
-        if (one && (pieces.shown == bytes || copy_pages(one->faults, address_of(home, unit), body_.data(), bytes, false) == 0)) {
+        if (one && (pieces.shown == bytes || copy_pages(one->faults, address_of(home, unit), body.data(), bytes, false) == 0)) {
             if (auto found = one->waiting.find({home, unit}); found != one->waiting.end()) found->second = false;
             note_copy(home, unit);
             return segments_.filled(home);
         }
     }
     try {
-        segments_.fill(home, unit, body_.data());
+        segments_.fill(home, unit, body.data());
     } catch (const Error& full) {
         log(std::string(full.what()) + "; evicting copies");
         copies_limit_ = segments_.copied_bytes() / 2;
         make_room();
-        segments_.fill(home, unit, body_.data());
+        segments_.fill(home, unit, body.data());
     }
     if (home != self_) note_copy(home, unit);
 }

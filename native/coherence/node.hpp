@@ -114,7 +114,7 @@ public:
     void leave();                          // gives back what is borrowed
     bool left();                           // and all of it has arrived
 
-    std::string status();                  // one line of text per host, see coherence/host_keeper.cpp
+    std::string status();                  // one line of text per host
     std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment
 
     std::function<void(int socket, u64 id, bool good)> prefetched;
@@ -127,7 +127,7 @@ public:
     void tidy(u32 home) override { segments_.tidy(home); }
     void protect(u32 home, u64 unit) override;
     void punch(u32 home, u64 unit) override { segments_.punch(home, unit); }
-    void fill(u32 home, u64 unit) override;
+    void fill(u32 home, u64 unit, Body body) override;
     void save(u64 unit) override { segments_.save(unit); }
     void restore(u64 unit) override { segments_.restore(unit); }
     void drop_shadow(u64 unit) override { segments_.drop_shadow(unit); }
@@ -172,8 +172,10 @@ private:
     void forget_pieces(u32 host);
     Process* only_waiter(u32 home, u64 unit);
     void send_bytes(Wire& wire, Notice message, u64 unit, std::span<const char> bytes, u64 first);
-    void deliver(u32 from, Notice message, u64 unit, u32 flags);
-    void receive(u32 from, Notice message, u64 unit, u32 flags);
+    void deliver(u32 from, Notice message, u64 unit, u32 flags, Body body);
+    void keep(u32 from, Notice message, Place place, u32 flags, Body body);   // until its time
+    void deliver_disordered(u32 from, Notice message, Place place, u32 flags, Body body);
+    void receive(u32 from, Notice message, u64 unit, u32 flags, Body body);
     void synced(u32 host, const Sync& sync);
     void advance(const std::shared_ptr<Prefetch>& prefetch);
     void arrived(u32 home, u64 unit, bool write, bool good);
@@ -191,7 +193,6 @@ private:
     std::vector<Link> links_;
     std::vector<std::unique_ptr<Process>> processes_;   // [0]: the keeper itself
     std::set<u64> registered_;             // granules of the own segment
-    std::span<const char> body_;           // bytes of the message being received
     u64 touched_page_ = 0;                 // of the unit that is being asked for
     std::map<Place, u64> holds_;           // until when
     std::map<Place, std::deque<Held>> waiting_;

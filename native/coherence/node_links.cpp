@@ -156,10 +156,10 @@ void Node::frames_of(u32 host) {
                     link.wire->open({});
                     const Notice message = Notice(head.type - frame_message);
                     const u64 unit = unit_of(head.id);
-                    if (link.pieces.bytes && (link.pieces.message != message || link.pieces.unit != unit)) throw Error(Code::refused, "pieces of another message");
-                    body_ = {link.pieces.body.data(), link.pieces.bytes};
+                    if (link.pieces.bytes && (link.pieces.message != message || link.pieces.unit != unit))
+                        throw Error(Code::refused, "pieces of another message");
                     if (message == m_gets) link.first[unit] = page_of(head.id);
-                    deliver(host, message, unit, flags_of(head.id));
+                    deliver(host, message, unit, flags_of(head.id), {link.pieces.body.data(), link.pieces.bytes});
                     link.pieces.forget();
                 } else {
                     control(host, head, link.wire->open());
@@ -172,31 +172,31 @@ void Node::frames_of(u32 host) {
     }
 }
 
-void Node::deliver(u32 from, Notice message, u64 unit, u32 flags) {
+void Node::deliver(u32 from, Notice message, u64 unit, u32 flags, Body body) {
     bool at_home = message == m_gets || message == m_getm || message == m_invack || message == m_back || message == m_held;
     u32 home = at_home ? self_ : from;
     bool carries = message == m_back || message == m_datas || message == m_datam;
-    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || body_.size() != (carries ? segments_.unit_bytes(home) : 0))
+    if (message > m_drop || unit >= std::max<u64>(segments_.units(home), 1) || body.size() != (carries ? segments_.unit_bytes(home) : 0))
         throw Error(Code::refused, "message " + std::to_string(message) + " for unit " + std::to_string(unit) + " with " +
-                                       std::to_string(body_.size()) + " bytes");
+                                       std::to_string(body.size()) + " bytes");
     bool takes = message == m_gets || message == m_getm || message == m_inv || message == m_recall;
-    if (message == m_held || message == m_held_end) return receive(from, message, unit, flags);  // before all else on a connection
+    if (message == m_held || message == m_held_end) return receive(from, message, unit, flags, body);  // before all else on a connection
     Place place{home, unit};
-    auto queue = waiting_.find(place);
+    if (!follows(Rule::order)) return deliver_disordered(from, message, place, flags, body);
     auto hold = holds_.find(place);
-    bool late = !follows(Rule::order) && carries && message != m_back;  // tests: bytes that are overtaken
-    if (late) holds_[place] = now_ns() + 5 * HOLD_NS;
-    if ((queue != waiting_.end() && follows(Rule::order)) || (takes && hold != holds_.end() && hold->second > now_ns() && follows(Rule::order)) || late)
-        waiting_[place].push_back({from, message, flags, std::string(body_.data(), body_.size())});
-    else
-        receive(from, message, unit, flags);
+    if (waiting_.count(place) || (takes && hold != holds_.end() && hold->second > now_ns())) keep(from, message, place, flags, body);
+    else receive(from, message, unit, flags, body);
 }
 
-void Node::receive(u32 from, Notice message, u64 unit, u32 flags) {
+void Node::keep(u32 from, Notice message, Place place, u32 flags, Body body) {
+    waiting_[place].push_back({from, message, flags, std::string(body.data(), body.size())});
+}
+
+void Node::receive(u32 from, Notice message, u64 unit, u32 flags, Body body) {
     Link& link = links_[from];
     if (message == m_recall) link.recalls++;
     if (message == m_inv) link.invalidations++;
-    coherence_.receive(from, message, unit, flags);
+    coherence_.receive(from, message, unit, flags, body);
 }
 
 void Node::send(u32 host, Notice message, u64 unit, u32 flags, Source source, u32 slot) {
@@ -240,9 +240,8 @@ bool Node::tick(u64 now) {
         while (!at->second.empty() && (hold == holds_.end() || hold->second <= now)) {
             Held held = std::move(at->second.front());
             at->second.pop_front();
-            body_ = held.bytes;
             try {
-                receive(held.from, held.message, place.second, held.flags);
+                receive(held.from, held.message, place.second, held.flags, held.bytes);
             } catch (const Error& error) {
                 drop_link(held.from, error.what());
                 return true;  // the queues changed: again, next time
@@ -271,7 +270,9 @@ void Node::end_lease(u32 host, u64 until_ns) {
     suspend_until_ns_ = until_ns;
     discarded_ = 0;
     coherence_.suspend(host);
-    if (discarded_) log("the lease of what was borrowed from host " + links_[host].name + " has ended: " + std::to_string(discarded_) + " units that were written here could not be kept");
+    if (discarded_)
+        log("the lease of what was borrowed from host " + links_[host].name + " has ended: " + std::to_string(discarded_) +
+            " units that were written here could not be kept");
     suspend_until_ns_ = ~u64(0);
 }
 
@@ -310,10 +311,11 @@ std::string Node::status() {
         const Link& link = links_[host];
         u64 here[3] = {};
         segments_.each_word(host, [&](u64, u64 word) { here[std::min<u64>(word & 3, 2)]++; });
-        text += std::to_string(host) + " " + link.name + " " + std::to_string(host == self_ || link.synced) + " " + std::to_string(coherence_.is_lost(host)) + " " +
-                std::to_string(segments_.unit_bytes(host)) + " " + std::to_string(link.round_trip_ns) + " " + std::to_string(link.misses) + " " +
-                std::to_string(link.recalls) + " " + std::to_string(link.invalidations) + " " + std::to_string(link.bytes_in) + " " +
-                std::to_string(link.bytes_out) + " " + std::to_string(here[1]) + " " + std::to_string(here[2]) + "\n";
+        const u64 numbers[] = {host == self_ || link.synced, coherence_.is_lost(host), segments_.unit_bytes(host), link.round_trip_ns, link.misses,
+                               link.recalls, link.invalidations, link.bytes_in, link.bytes_out, here[1], here[2]};
+        text.append(std::to_string(host)).append(" ").append(link.name);
+        for (u64 number : numbers) text.append(" ").append(std::to_string(number));
+        text.append("\n");
     }
     return text;
 }

@@ -2,69 +2,26 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
-#include <mutex>
+#include <cstring>
+#include <poll.h>
 #include <pthread.h>
 #include <set>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
+#include "base/lock.hpp"
 #include "base/trusted.hpp"
 
 extern char** environ;
 
 namespace osf::faults {
-
-void send_note(int socket, const Note& note, std::string_view text, int fd) {
-    iovec parts[2] = {{const_cast<Note*>(&note), sizeof note}, {const_cast<char*>(text.data()), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    if (fd >= 0) {
-        message.msg_control = room;
-        message.msg_controllen = sizeof room;
-        cmsghdr* head = CMSG_FIRSTHDR(&message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    }
-    ssize_t sent;
-    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0) fail_os("telling the keeper", errno);
-}
-
-bool receive_note(int socket, Note& note, std::string& text, int* fd) {
-    text.resize(NOTE_MAX);
-    iovec parts[2] = {{&note, sizeof note}, {text.data(), text.size()}};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    ssize_t got;
-    do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    int came = -1;
-    if (got >= 0)
-        for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
-            if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) std::memcpy(&came, CMSG_DATA(head), sizeof came);
-    if (got >= 0 && came < 0 && message.msg_flags & MSG_CTRUNC) came = NO_FILE_LEFT;
-    if (fd) *fd = came;
-    else if (came >= 0) close(came);
-    if (got < ssize_t(sizeof note)) return false;
-    text.resize(size_t(got) - sizeof note);
-    return true;
-}
 
 // Taken last of all mutexes.
 static struct HalfMade {
@@ -199,6 +156,238 @@ void disown_faults(FaultOwner* owner) {
     std::lock_guard guard(all_mutex());
     for (auto& one : all())
         if (one.load() == owner) one.store(nullptr);
+}
+
+KeeperClient::KeeperClient(Keeping keeping) : keeping_(std::move(keeping)) {}
+
+KeeperClient::~KeeperClient() {
+    for (int fd : {socket_, faults_})
+        if (fd >= 0) close(fd);
+}
+
+void KeeperClient::begin(Dialled& keeper) {
+    socket_ = keeper.fd();
+    try {
+        watcher_ = std::thread([this] { watch(); });
+    } catch (...) {
+        socket_ = -1;                         // still the caller's
+        throw;
+    }
+    own_faults(this, keeper);
+}
+
+void KeeperClient::end() {
+    disown_faults(this);
+    {
+        std::lock_guard guard(mutex_);
+        stop_ = true;
+        changed_.notify_all();
+        if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
+    }
+    if (watcher_.joinable()) watcher_.join();
+}
+
+// Attaching
+
+bool KeeperClient::await_note(int socket, Note& note, std::string& text) {
+    pollfd news{socket, POLLIN, 0};
+    for (u64 start = now_ns(); now_ns() - start < keeping_.patience_ns;) {
+        if (poll(&news, 1, 100) > 0) return receive_note(socket, note, text);
+        idle(false);
+    }
+    return false;
+}
+
+void KeeperClient::await_answer(int socket, u64 number, const std::string& doing) {
+    Note note;
+    std::string text;
+    for (;;) {
+        if (!await_note(socket, note, text))
+            throw Error(Code::host_lost, "the keeper ended, or did not answer, while " + doing + "; " + log_beside(keeping_.socket) + " may say why");
+        if (std::holds_alternative<AnswerNote>(note) && number_of(note) == number) break;
+        heard(socket, note, text);
+    }
+    if (!is_good(note)) refused(text);
+}
+
+void KeeperClient::introduce(int socket, const Note& note, std::string_view text) {
+    send_note(socket, note, text, faults_);
+    await_answer(socket, 0, "this process attached");
+}
+
+// Requests
+
+void KeeperClient::check_attached() const {
+    if (!unattached_.empty()) throw Error(keeping_.unattached, unattached_);
+}
+
+void KeeperClient::tell(const Note& note, std::string_view text) {
+    try {
+        send_note(socket_, note, text);
+    } catch (const Error&) {}  // no keeper just now
+}
+
+std::optional<KeeperClient::Pending> KeeperClient::answer(u64 number, long timeout_ns, bool forget) {
+    std::unique_lock lock(mutex_);
+    auto found = pending_.find(number);
+    if (found == pending_.end()) throw Error(Code::bad_input, "nothing of this number is under way");
+    auto ready = [&] { return found->second.done; };
+    if (timeout_ns < 0) changed_.wait(lock, ready);
+    else changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
+    std::optional<Pending> result;
+    if (found->second.done) result = std::move(found->second);
+    if (result || forget) pending_.erase(found);
+    return result;
+}
+
+bool KeeperClient::done(u64 number) {
+    std::lock_guard guard(mutex_);
+    auto found = pending_.find(number);
+    return found == pending_.end() || found->second.done;
+}
+
+// The watcher
+
+void KeeperClient::watch() {
+    do {
+        Note note;
+        std::string text;
+        for (pollfd news{socket_, POLLIN, 0};;) {
+            if (keeping_.idle_ms >= 0 && poll(&news, 1, keeping_.idle_ms) <= 0) {
+                idle(true);
+                continue;
+            }
+            if (!receive_note(socket_, note, text)) break;
+            hear(note, text);
+        }
+    } while (find_keeper());
+}
+
+void KeeperClient::hear(const Note& note, std::string& text) {
+    const AnswerNote* answer = std::get_if<AnswerNote>(&note);
+    if (!answer) return heard(socket_, note, text);
+    std::lock_guard guard(mutex_);
+    auto found = pending_.find(answer->number);
+    if (found == pending_.end()) return;
+    found->second.done = true;
+    found->second.good = answer->good;
+    found->second.answer = std::move(text);
+    answered(*answer);
+    changed_.notify_all();
+}
+
+// The keeper is gone. Touches wait in the kernel until the next one has this process's userfaultfd.
+bool KeeperClient::find_keeper() {
+    u64 started = 0;
+    pid_t starting = 0;  // the first of its two processes, which ends soon
+    for (;;) {
+        {
+            std::lock_guard guard(mutex_);
+            if (stop_) return false;
+        }
+        idle(false);
+        std::optional<Error> failed;
+        try {
+            Dialled next(keeping_.socket);
+            greet(next.fd());
+            if (!adopt(next)) return false;
+            break;
+        } catch (const Error& error) { failed = error; }
+        try {
+            check_hope(*failed);
+        } catch (const Error&) { return give_up(), false; }
+        if (now_ns() - started > 300'000'000) {
+            start_keeper(keeping_.command, starting);
+            started = now_ns();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    if (starting > 0) waitpid(starting, nullptr, 0);
+    return true;
+}
+
+// It has this process now, and hears what the earlier one knew. Answers are read meanwhile: a keeper parts with who does not.
+bool KeeperClient::adopt(Dialled& next) {
+    std::unique_lock lock(mutex_);
+    close(socket_);
+    socket_ = next.keep();
+    if (stop_) return false;                  // who set it has ended the connection before this one
+    const std::vector<u64> numbers = to_tell();
+    lock.unlock();
+    Note note;
+    std::string text;
+    pollfd news{socket_, POLLIN, 0};
+    try {
+        for (u64 number : numbers) {
+            lock.lock();
+            tell_again(number);
+            lock.unlock();
+            while (poll(&news, 1, 0) > 0 && receive_note(socket_, note, text)) hear(note, text);
+        }
+    } catch (const Error&) {}  // that one is gone too: its end is read next
+    return true;
+}
+
+std::vector<u64> KeeperClient::to_tell() {
+    std::vector<u64> numbers;
+    for (auto& [number, pending] : pending_)
+        if (!pending.done) numbers.push_back(number);
+    return numbers;
+}
+
+void KeeperClient::tell_again(u64 number) {
+    if (auto found = pending_.find(number); found != pending_.end()) send_note(socket_, found->second.note, found->second.text);
+}
+
+// Forks
+
+void KeeperClient::fork_prepare() {
+    mutex_.lock();
+    int ends[2];
+    if (!unattached_.empty() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) return;
+    for_child_ = ends[0];
+    try {
+        send_note(socket_, ChildNote{}, {}, ends[1]);
+    } catch (const Error&) {}  // no keeper just now: the child finds the next one
+    close(ends[1]);
+}
+
+void KeeperClient::fork_parent() {
+    if (for_child_ >= 0) close(std::exchange(for_child_, -1));
+    mutex_.unlock();
+}
+
+void KeeperClient::attach_again() {
+    for (u64 start = now_ns();;) {
+        try {
+            socket_ = for_child_ >= 0 ? std::exchange(for_child_, -1) : Dialled(keeping_.socket).keep();
+            return attach_child();
+        } catch (const Error& error) {  // the parent finds the next keeper
+            if (socket_ >= 0) close(std::exchange(socket_, -1));
+            check_hope(error);
+            if (now_ns() - start > 3'000'000'000) throw;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+}
+
+void KeeperClient::fork_child() {
+    new (&watcher_) std::thread;  // the parent's thread is not here
+    new (&changed_) std::condition_variable;
+    pending_.clear();
+    for (int* fd : {&socket_, &faults_})
+        if (*fd >= 0) close(std::exchange(*fd, -1));
+    try {
+        map_again();
+        attach_again();
+        watcher_ = std::thread([this] { watch(); });
+    } catch (const Error& error) {
+        const bool ends = forbid();
+        if (unattached_.empty()) unattached_ = "this forked process could not attach to the space '" + keeping_.space + "': " + error.what();
+        if (ends) say_unattached(unattached_);
+    }
+    if (for_child_ >= 0) close(std::exchange(for_child_, -1));
+    mutex_.unlock();
 }
 
 }  // namespace osf::faults

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "faults/keeper_client.hpp"
+#include "faults/notes.hpp"
 
 namespace osf::faults {
 
@@ -50,7 +50,7 @@ void LocalDoor::send_away(int listening) {
     if (reserve_ >= 0) close(reserve_);
     if (const int fd = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); fd >= 0) {
         try {
-            send_note(fd, {note_answer, 0, 0, 0, 0, 0}, label_ + why);
+            send_note(fd, AnswerNote{}, label_ + why);
             pollfd asks{fd, POLLIN, 0};
             poll(&asks, 1, 50);  // one that is cut off before it has asked does not read the answer
         } catch (const Error&) {}  // it is gone

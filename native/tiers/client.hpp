@@ -1,17 +1,13 @@
-// A process's side of a space with a flash tier: its data mapped, faults on it handed to the space's keeper, requests to that and
-// their answers, and the thread that finds the next keeper if it dies.
+// A process's side of a space with a flash tier: its data mapped, faults on it handed to the space's keeper, and requests to that.
 //
 // With faults, every touch of what is not in this process's page tables is the keeper's to answer; while no keeper lives, touches
 // wait. Without (plain), nothing notices a touch, and what is not in memory would read as zeros: so all that this process has
 // views of it holds in memory by pins (hold), and every copy that it makes in native code goes through `within`.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "faults/keeper_client.hpp"
@@ -24,7 +20,7 @@ namespace osf::tiers {
 enum class Want : u32 { touch, ahead, prefetch, pin, demote, discard, flush };
 struct UnitRange { u32 first, last; };         // without the last
 
-class TierClient : public FaultOwner, public Pager {
+class TierClient : public KeeperClient, public Pager {
 public:
     struct Options {
         std::string socket;                   // of the keeper
@@ -33,12 +29,9 @@ public:
     };
     TierClient(Space& space, Options options);
     ~TierClient() override;
-    TierClient(const TierClient&) = delete;
-    TierClient& operator=(const TierClient&) = delete;
 
-    Faults faults() const { return how_; }
     bool plain() const { return how_ == Faults::none; }
-    void stop() override;
+    void stop() override { end(); }
     TierWords& words() { return words_; }
 
     u64 unit_at(const void* at) const { return (u64(at) - data_at_) / UNIT; }
@@ -49,7 +42,6 @@ public:
     std::vector<u64> ask_many(const u64* addresses, const u64* sizes, size_t count, int priority);
     void hint(const void* at, u64 bytes);     // a prefetch that nobody waits for, nor hears of again
     bool wait(u64 id, long timeout_ns);       // false: the time is over. Throws what went wrong; afterwards the number is forgotten
-    bool done(u64 id);
     void cancel(u64 id);
     void reorder(u64 id, int priority);
     void unpin(u64 id);                       // after its wait, or before
@@ -62,43 +54,35 @@ public:
     struct Counts { u64 dram = 0, flash = 0, empty = 0; };
     Counts tiers(const void* at, u64 bytes) const;    // units
 
-    void fork_prepare() override;
-    void fork_parent() override;
-    void fork_child() override;
     bool explain(u64 address, char* text, size_t room) const override;
 
 private:
-    struct Pending { Note note; bool done = false, good = false; std::string text = {}, ranges = {}; };
     void map_data();
-    bool await_note(int socket, Note& note, std::string& text);
-    void hand_over(int socket, bool again, size_t pins = 0);
-    void watch();
-    void heard(int socket, const Note& note, std::string& text);
-    void unmap(const std::string& units);     // of a note_arm: the next touch will be noticed; the bytes stay
-    bool find_keeper(int& socket);            // false: this object goes
-    void attach_child(int socket);
-    void forbid();                            // touches end this process
-    void check_attached() const;              // with the mutex
-    void tell_again(int socket, const std::map<u64, Note>& pins, const std::vector<u64>& asked);
+    void hand_over(int socket, bool again, size_t pins);
+    void unmap(const std::string& units);     // of an ArmNote: the next touch will be noticed; the bytes stay
+
+    void greet(int socket) override;
+    std::vector<u64> to_tell() override;
+    void tell_again(u64 number) override;
+    void heard(int socket, const Note& note, const std::string& text) override;
+    void answered(const AnswerNote& answer) override;
+    [[noreturn]] void refused(const std::string& why) override;
+    void check_hope(const Error& error) override;
+    void give_up() override;
+    void map_again() override;
+    void attach_child() override;
+    bool forbid() override;
 
     Space& space_;
     Options options_;
     TierWords words_;
     std::string directory_, name_;
     const u64 id_;                            // of the space
-    std::string unattached_;                  // why there is no keeper, and will be none
     u64 data_at_, bytes_;
     bool read_only_;
-    Faults how_ = Faults::none;
-    int faults_ = -1, socket_ = -1, data_ = -1;
-    int for_child_ = -1;                      // while this process is forked: the child's connection
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::map<u64, Pending> pending_;
-    std::map<u64, Note> pins_;                // told to every keeper
-    u64 next_ = 1;
-    bool stop_ = false;
-    std::thread watcher_;
+    int data_ = -1;
+    std::map<u64, AskNote> pins_;             // told to every keeper
+    std::map<u64, AskNote> announced_;        // of these, as many as the next keeper was told that there are; the watcher's
 };
 
 // The one of this process for the space, or null: no other pager is there yet.

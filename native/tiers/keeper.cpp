@@ -1,198 +1,166 @@
 // The keeper's process of a space with a flash tier: faults and notes of its processes, as they come, for the engine.
-#include <cerrno>
-#include <csignal>
-#include <ctime>
-#include <fcntl.h>
+#include <algorithm>
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include <utility>
 
 #include "base/death.hpp"
-#include "faults/keeper_client.hpp"
-#include "faults/keeper_loop.hpp"
-#include "faults/keeper_place.hpp"
-#include "faults/local_door.hpp"
-#include "base/log.hpp"
+#include "faults/keeper_process.hpp"
 #include "tiers/engine.hpp"
-#include "base/trusted.hpp"
 
 namespace osf::tiers {
 
 namespace {
 
-class TierKeeper {
+constexpr int MOST_PRIORITY = 1'000'000;
+struct Refusal { std::string text; };            // of a note; TierClient::refused reads it
+
+class TierKeeper final : public KeeperProcess {
 public:
     TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s);
-    ~TierKeeper();
-    void run();
+    ~TierKeeper() override;
 
 private:
     struct Process {
-        Loop::Watch socket, faults;              // gone before the engine may close the latter
+        Loop::Watch faults;                      // gone before the engine may close it
         u32 client = NO_SLOT;
     };
-    void accept_process();
-    void greet(int socket);
-    void listen_to(int socket);
-    void hear(int socket);
-    void part(int socket);
+    void listen_to(int socket) override;
+    void heard(int socket, const Note& note, const std::string& text, int& fd) override;
+    void parted(int socket) override;
+    int sleep_ms() override { return settled_ ? 50 : 2; }
+    void turn(u64 now, bool came) override;
+    bool needed() override;
+
+    void attach_for(int socket, const TierAttachNote& note, int& fd);
+    void serve(u32 client, const Note& note, const std::string& text);
+    void ask_for(u32 client, const AskNote& note, const std::string& text);
     static void answer(int socket, const Note& note, std::string_view text);
 
-    double linger_s_;
-    KeeperPlace place_;
-    int local_ = -1, signals_ = -1;
-    bool stopping_ = false;
-    u64 needed_ns_ = now_ns();
     std::unique_ptr<TierEngine> engine_;
     std::shared_ptr<Space> space_;
-    Loop loop_;
-    Loop::Watch watches_[2];                 // of local_ and signals_
-    Log log_;
-    LocalDoor door_{"not_permitted:", [this](const std::string& text) { log_.say(text); }};
-    std::map<int, Process> sockets_;
+    std::map<int, Process> attached_;            // by their sockets
+    bool settled_ = false;
+    u64 asked_ns_ = 0;                           // whether it is settled
 };
 
-TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s) : linger_s_(linger_s), place_(directory, "keeper"), log_("of " + directory) {
+TierKeeper::TierKeeper(const std::string& directory, const std::string& boot_id, double linger_s)
+    : KeeperProcess({directory, "keeper", "of " + directory, "not_permitted:", linger_s}) {
     if (!place_.take()) throw Error(Code::not_permitted, "another keeper of the space at " + directory + " is running");
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    watches_[1] = loop_.watch(signals_, [this] { stopping_ = true; });
+    take_signals();
     space_ = Space::open(place_.directory(), false, boot_id);  // the one whose lock it is
     space_->map_data();
     engine_ = std::make_unique<TierEngine>(space_, real_disk());
     // While this process came up: its files on flash may be another space's by now, and nobody finds it any more.
     if (space_->removed()) throw Error(Code::closed, "the space at " + directory + " was removed before its keeper was there");
-    local_ = place_.bind();
-    if (listen(local_, 64) < 0) fail_os("listening for processes", errno);
-    watches_[0] = loop_.watch(local_, [this] { accept_process(); });
+    bind();
+    open_door();
 }
 
 TierKeeper::~TierKeeper() {
-    for (auto& [socket, process] : sockets_) process = {};
-    engine_.reset();
-    for (auto& [socket, process] : sockets_) close(socket);
-    space_.reset();
-    for (auto& watch : watches_) watch.end();
-    for (int fd : {local_, signals_})
-        if (fd >= 0) close(fd);
-}
-
-void TierKeeper::accept_process() {
-    for (;;) {
-        const int fd = door_.next(local_);
-        if (fd < 0) return;
-        greet(fd);
-        needed_ns_ = now_ns();  // it may have left before anybody looks
-    }
-}
-
-void TierKeeper::greet(int socket) {
-    int big = 1 << 20;
-    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-    sockets_[socket].socket = loop_.watch(socket, [this, socket] { listen_to(socket); });
+    attached_.clear();
+    engine_.reset();                             // its threads answer until then
 }
 
 // A process that does not read its answers is parted with: it comes again, and asks again.
 void TierKeeper::answer(int socket, const Note& note, std::string_view text) {
-    try {
-        send_note(socket, note, text.substr(0, NOTE_MAX));
-    } catch (const Error&) { shutdown(socket, SHUT_RDWR); }
+    if (!try_send(socket, note, text)) shutdown(socket, SHUT_RDWR);
 }
 
-void TierKeeper::part(int socket) {
-    auto found = sockets_.find(socket);
+void TierKeeper::parted(int socket) {
+    auto found = attached_.find(socket);
+    if (found == attached_.end()) return;
     const u32 client = found->second.client;
-    sockets_.erase(found);                   // its userfaultfd is closed when no thread of the engine uses it
-    if (client != NO_SLOT) engine_->detach(client);
-    close(socket);
+    attached_.erase(found);                      // its userfaultfd is closed when no thread of the engine uses it
+    engine_->detach(client);
 }
 
 void TierKeeper::listen_to(int socket) {
     engine_->hold(true);
     pollfd news{socket, POLLIN, 0};
-    for (int most = 256; most && sockets_.count(socket) && poll(&news, 1, 0) > 0; most--) hear(socket);
+    for (int most = 256; most && knows(socket) && poll(&news, 1, 0) > 0; most--) hear(socket);
     engine_->hold(false);
 }
 
-void TierKeeper::hear(int socket) {
-    Note note;
-    std::string text;
-    int fd = -1;
-    Process& process = sockets_.at(socket);
-    if (!receive_note(socket, note, text, &fd)) return part(socket);
-    auto refuse = [&](const std::string& why) { answer(socket, {note_answer, 0, note.id, 0, 0, 0}, why); };
-    if (note.kind == note_attach && note.id != space_->id()) {
-        if (fd >= 0) close(fd);
-        return refuse("closed:the space was removed, and another one made under its name; open it again");
-    }
-    if (note.kind == note_attach && process.client == NO_SLOT) {
-        if (fd == NO_FILE_LEFT) return refuse("not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files());
-        TierProcess is;
-        if (fd >= 0) is.faults = std::make_shared<Descriptor>(fd);
-        is.member = u32(note.address);
-        is.pid = note.pid;
-        if (const u32 member = u32(note.bytes)) is.alive = [this, member] { return space_->members.alive(member); };
-        is.read_only = note.flags & 1;
-        is.again = note.flags & 2;
-        is.pins_to_tell = note.flags >> 2;
-        is.answer = [socket](u64 id, bool good, const std::string& why) { answer(socket, {note_answer, good, id, 0, 0, 0}, why); };
-        is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
-            answer(socket, {note_arm, 0, ticket, 0, 0, 0}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
-        };
-        process.client = engine_->attach(std::move(is));
-        if (fd >= 0)
-            process.faults = loop_.watch(fd, [this, fd, client = process.client] {
-                Touch touch;
-                for (int most = 64; most && read_fault(fd, touch); most--) engine_->touch(client, touch.address, touch.write);
-            });
-        engine_->settle();
-        return answer(socket, {note_answer, 1, note.id, 0, 0, 0}, {});
-    }
-    if (note.kind == note_child && fd >= 0) {  // it comes from a process that was let in, and needs no path
-        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-        return greet(fd);
-    }
-    if (fd >= 0) close(fd);
-    if (process.client == NO_SLOT) return refuse("bad_input:not attached");
-    switch (note.kind) {
-        case note_ask:
-            if (note.flags < u32(Want::prefetch) || note.flags > u32(Want::flush) || !note.id) return refuse("bad_input:nothing that can be asked for");
-            if (!text.empty()) {
-                if (note.flags != u32(Want::prefetch) || text.size() % sizeof(UnitRange)) return refuse("bad_input:many ranges can only be prefetched");
-                std::vector<UnitRange> ranges(text.size() / sizeof(UnitRange));
-                std::memcpy(ranges.data(), text.data(), text.size());
-                return engine_->ask_many(process.client, note.id, std::move(ranges), std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
-            }
-            return engine_->ask(process.client, note.id, Want(note.flags), note.address, note.bytes, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 2'000'000));
-        case note_cancel: return engine_->cancel(process.client, note.id);
-        case note_reorder: return engine_->reorder(process.client, note.id, std::clamp(int(std::int64_t(note.pid)), -1'000'000, 1'000'000));
-        case note_armed: return engine_->armed(process.client, note.id);
-        case note_unpin: return engine_->unpin(process.client, note.id);
-        default: return refuse("bad_input:a note of an unknown kind");
-    }
+void TierKeeper::heard(int socket, const Note& note, const std::string& text, int& fd) {
+    try {
+        auto found = attached_.find(socket);
+        if (auto* attach = std::get_if<TierAttachNote>(&note)) attach_for(socket, *attach, fd);
+        else serve(found == attached_.end() ? NO_SLOT : found->second.client, note, text);
+    } catch (const Refusal& why) { answer(socket, AnswerNote{number_of(note), 0}, why.text); }
 }
 
-void TierKeeper::run() {
-    u64 asked = 0;
-    bool settled = false;
-    for (;;) {
-        loop_.wait(settled ? 50 : 2);
-        loop_.handle();
-        if (stopping_) return;
-        const u64 now = now_ns();
-        if (!settled || now - asked > 20'000'000) {
-            asked = now;
-            settled = engine_->settle();
-            if (!sockets_.empty()) needed_ns_ = now;
-            else if (space_->removed()) return;
-            if (linger_s_ >= 0 && double(now - needed_ns_) > linger_s_ * 1e9) return;
-        }
+// `fd`, its userfaultfd, is taken from the caller.
+void TierKeeper::attach_for(int socket, const TierAttachNote& note, int& fd) {
+    if (note.space != space_->id()) throw Refusal{"closed:the space was removed, and another one made under its name; open it again"};
+    if (attached_.count(socket)) throw Refusal{"bad_input:it is attached"};
+    if (fd == NO_FILE_LEFT) throw Refusal{"not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files()};
+    const int faults = std::exchange(fd, -1);
+    TierProcess is;
+    if (faults >= 0) is.faults = std::make_shared<Descriptor>(faults);
+    is.member = note.slot;
+    is.pid = note.pid;
+    if (note.member) is.alive = [this, member = note.member] { return space_->members.alive(member); };
+    is.read_only = note.read_only;
+    is.again = note.again;
+    is.pins_to_tell = u32(note.pins);
+    is.answer = [socket](u64 number, bool good, const std::string& why) { answer(socket, AnswerNote{number, good}, why); };
+    is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
+        answer(socket, ArmNote{ticket}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
+    };
+    const u32 client = engine_->attach(std::move(is));
+    Process process{{}, client};
+    try {
+        if (faults >= 0)
+            process.faults = loop_.watch(faults, [this, faults, client] {
+                Touch touch;
+                for (int most = 64; most && read_fault(faults, touch); most--) engine_->touch(client, touch.address, touch.write);
+            });
+    } catch (const Error&) {
+        engine_->detach(client);
+        throw Refusal{"bad_input:what came with the note is no userfaultfd"};
     }
+    attached_[socket] = std::move(process);
+    engine_->settle();
+    answer(socket, AnswerNote{0, 1}, {});
+}
+
+void TierKeeper::serve(u32 client, const Note& note, const std::string& text) {
+    if (client == NO_SLOT) throw Refusal{"bad_input:not attached"};
+    std::visit(Overloaded{
+        [&](const AskNote& ask) { ask_for(client, ask, text); },
+        [&](const CancelNote& cancel) { engine_->cancel(client, cancel.number); },
+        [&](const ReorderNote& reorder) {
+            engine_->reorder(client, reorder.number, int(std::clamp<std::int64_t>(reorder.priority, -MOST_PRIORITY, MOST_PRIORITY)));
+        },
+        [&](const ArmedNote& armed) { engine_->armed(client, armed.ticket); },
+        [&](const UnpinNote& unpin) { engine_->unpin(client, unpin.number); },
+        [](const auto&) { throw Refusal{"bad_input:a note that is not for the keeper of a flash tier"}; },
+    }, note);
+}
+
+void TierKeeper::ask_for(u32 client, const AskNote& note, const std::string& text) {
+    if (note.want < u32(Want::prefetch) || note.want > u32(Want::flush) || !note.number) throw Refusal{"bad_input:nothing that can be asked for"};
+    if (text.empty()) {
+        const int priority = std::clamp(note.priority, -MOST_PRIORITY, 2 * MOST_PRIORITY);  // what native code itself waits for is above all that users ask
+        return engine_->ask(client, note.number, Want(note.want), note.address, note.bytes, priority);
+    }
+    if (note.want != u32(Want::prefetch) || text.size() % sizeof(UnitRange)) throw Refusal{"bad_input:many ranges can only be prefetched"};
+    std::vector<UnitRange> ranges(text.size() / sizeof(UnitRange));
+    std::memcpy(ranges.data(), text.data(), text.size());
+    engine_->ask_many(client, note.number, std::move(ranges), std::clamp(note.priority, -MOST_PRIORITY, MOST_PRIORITY));
+}
+
+void TierKeeper::turn(u64 now, bool) {
+    if (stopping_ || (settled_ && now - asked_ns_ <= 20'000'000)) return;
+    asked_ns_ = now;
+    settled_ = engine_->settle();
+}
+
+bool TierKeeper::needed() {
+    if (has_guests()) return true;
+    if (space_->removed()) stopping_ = true;
+    return false;
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ constexpr u32 flags_in(u16 m) { return m >> 6 & 15; }
 constexpr u16 FRESH = 1 << 11, BYTES = 1 << 10;
 constexpr bool to_home(Notice m) { return m == m_gets || m == m_getm || m == m_invack || m == m_back || m == m_held; }
 
+constexpr size_t BODY = 2;  // bytes of a message in the model: whose they are, and whether they are fresh
+
 enum Action : u8 { a_receive, a_want, a_evict, a_start, a_connected, a_disconnected, a_lost, a_purge, a_suspend, a_kill, a_stale, a_written, a_rebase };
 enum Life : u8 { dead, keeperless, alive };
 
@@ -158,7 +160,7 @@ public:
     void tidy(u32 home) override;
     void protect(u32 home, u64 unit) override;
     void punch(u32 home, u64 unit) override;
-    void fill(u32 home, u64 unit) override;
+    void fill(u32 home, u64 unit, Body body) override;
     void save(u64 unit) override;
     void restore(u64 unit) override;
     void drop_shadow(u64 unit) override;
@@ -179,8 +181,8 @@ private:
     }
 
     u32 limit_ = ALL_CALLS;
-    u16 message_ = 0;        // being received
-    u32 filling_ = NO_UNIT;  // Fault::word_before_fill
+    u32 filling_ = NO_UNIT;  // Fault::word_before_fill: what comes after the word
+    bool filling_fresh_ = false;
     u8 touched_[UNITS] = {}; // local touches that wait
 };
 

@@ -87,9 +87,10 @@ inline void Actor::act(Action action, u32 peer, u32 argument) {
     u32 u = argument & 1;
     switch (action) {
         case a_receive: {
-            message_ = u16(argument);
-            u32 unit = unit_in(message_);
-            return core.receive(peer, kind_of(message_), unit == NO_UNIT ? 0 : shape.number[unit], flags_in(message_));
+            const u16 message = u16(argument);
+            const u32 unit = unit_in(message);
+            const char bytes[BODY] = {char(unit), char((message & FRESH) != 0)};
+            return core.receive(peer, kind_of(message), unit == NO_UNIT ? 0 : shape.number[unit], flags_in(message), {bytes, message & BYTES ? BODY : 0});
         }
         case a_want: {
             u8 level = argument & 2 ? 2 : 1;
@@ -125,7 +126,7 @@ inline void Actor::set_word(u32 home, u64 unit, u64 value) {
     words[at(home, unit)] = value;
     if (filling_ != NO_UNIT) {
         step();
-        place[filling_] = {true, (message_ & FRESH) != 0};
+        place[filling_] = {true, filling_fresh_};
         filling_ = NO_UNIT;
     }
 }
@@ -160,16 +161,17 @@ inline void Actor::punch(u32 home, u64 unit) {
     if (fault != Fault::no_punch) drop(at(home, unit));
 }
 
-inline void Actor::fill(u32 home, u64 unit) {
+inline void Actor::fill(u32 home, u64 unit, Body body) {
     u32 u = at(home, unit);
-    demand(message_ & BYTES && unit_in(message_) == u, "filled from a message without the unit's bytes");
+    demand(body.size() == BODY && u32(body[0]) == u, "filled from a message without the unit's bytes");
     demand(!rights[u], "filled while a process can see it");
     if (fault == Fault::word_before_fill) {
         filling_ = u;
+        filling_fresh_ = body[1];
         return;
     }
     step();
-    place[u] = {true, (message_ & FRESH) != 0};
+    place[u] = {true, body[1] != 0};
 }
 
 inline void Actor::save(u64 unit) {

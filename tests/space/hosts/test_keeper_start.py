@@ -65,7 +65,7 @@ def _open(state: State, url: str) -> None:
     state["view"] = state["space"]["a"].numpy()
 
 
-_CLOSE = 5  # note_close
+_STATUS, _CLOSE = 4, 5  # kinds of notes
 
 
 def test_a_process_that_died_does_not_refuse_a_removal_though_its_end_was_not_heard(home: Path, url: str) -> None:
@@ -77,15 +77,15 @@ def test_a_process_that_died_does_not_refuse_a_removal_though_its_end_was_not_he
     (directory,) = home.resolve().glob("demo@*")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(str(start_keeper.socket_path(home, url.split("/")[2])))
-        asking.send(struct.pack("<IIQQQQ", 99, 0, 0, 0, 0, 0))  # to be let in before it is stopped
+        asking.send(struct.pack("<QQ", _STATUS, 1))  # to be let in before it is stopped
         asking.recv(1000)
         os.kill(keeper, signal.SIGSTOP)
-        head = struct.pack("<IIQQQQ", _CLOSE, 0, _core.space_id(str(directory)), 0, 0, 0)
+        head = struct.pack("<QQ", _CLOSE, _core.space_id(str(directory)))
         asking.send(head + str(directory).encode())  # heard before the end of the process
         peer.kill()
         os.kill(keeper, signal.SIGCONT)
         answer = asking.recv(1000)
-    assert struct.unpack_from("<II", answer)[1] == 1, answer[40:]
+    assert struct.unpack_from("<QQQ", answer)[2] == 1, answer[24:]
 
 
 def test_a_space_is_not_removed_while_its_processes_wait_for_the_next_keeper(

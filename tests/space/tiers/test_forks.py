@@ -15,7 +15,7 @@ from tests.space.tiers.shelves import MIB, wait_until, words
 from tests.storm.member import descriptors
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads
-ANSWER = struct.pack("2I4Q", 7, 0, 0, 0, 0, 0)  # a Note: refused
+ANSWER = struct.pack("<QQQ", 7, 0, 0)  # an AnswerNote: refused
 
 
 def _sockets() -> set[str]:
