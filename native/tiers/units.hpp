@@ -30,7 +30,7 @@ struct Local {                           // what only this keeper knows of a uni
     bool stale = false;                  // and before it was frozen: what is being written may lack what must be in the commit
 };
 
-// Every function but the first four: with the mutex.
+// What comes first: also without the mutex. All else: with it; of units that are one's own, also word() and tier().
 class Units {
 public:
     explicit Units(std::shared_ptr<Space> space);
@@ -40,8 +40,9 @@ public:
 
     u32 at(u64 address) const { return u32((address - data_at) / UNIT); }
     u64 address_of(u32 unit) const { return data_at + u64(unit) * UNIT; }
-    void punch(u32 first, u32 count);            // out of memory, and out of all page tables at once
+    void punch(u32 first, u32 units);            // out of memory, and out of all page tables at once
     int data() const { return data_; }           // the file
+    std::string names_at(u32 unit) const;        // of arrays that have a part of it
 
     void recover();                              // what an earlier keeper left under way. Once, before anything else is done
     Local& local(u32 unit) { return local_[unit]; }
@@ -61,7 +62,6 @@ public:
 
     bool unmovable(u32 unit) const;              // something that must always be in memory is there
     bool unused(u32 unit) const;                 // nothing is there
-    std::string names_at(u32 unit) const;
 
     u64 pinned() const { return pinned_; }
     const std::set<u32>& vacants() const { return vacants_; }
