@@ -11,7 +11,7 @@
 
 namespace osf::tiers {
 
-constexpr u64 DURABLE_MAGIC = 0x3165'6c62'6172'7564ull, CONTROL_PAGES = 1ull << 32;
+constexpr u64 DURABLE_MAGIC = 0x3165'6c62'6172'7564ull, CONTROL_PAGES = 1ull << 32, WORDS_A_PAGE = PAGE / sizeof(TierWord);
 
 struct DurableHead {
     u64 magic, version, layout_hash, id;

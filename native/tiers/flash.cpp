@@ -113,7 +113,8 @@ Flash::Flash(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 i
 }
 
 File& Flash::file(size_t number) const {
-    if (!files_[number]) throw FlashError(ENOENT, "the flash file " + paths_[number] + " " + troubles_[number] + "; what was in it cannot be read until it is there again");
+    if (!files_[number])
+        throw FlashError(ENOENT, "the flash file " + paths_[number] + " " + troubles_[number] + "; what was in it cannot be read until it is there again");
     return *files_[number];
 }
 
@@ -124,13 +125,13 @@ void Flash::fail(const char* doing, size_t number, u64 at, u64 bytes, ssize_t go
 }
 
 void Flash::read(u64 slot, u64 count, void* to) {
-    Place where = place(slot);
+    const InFile where = in_file(slot);
     ssize_t got = file(where.file).read(to, count * UNIT, where.at);
     if (got != ssize_t(count * UNIT)) fail("reading", where.file, where.at, count * UNIT, got);
 }
 
 void Flash::write(u64 slot, u64 count, const void* from) {
-    Place where = place(slot);
+    const InFile where = in_file(slot);
     ssize_t put = file(where.file).write(from, count * UNIT, where.at);
     if (put != ssize_t(count * UNIT)) fail("writing", where.file, where.at, count * UNIT, put);
 }

@@ -25,14 +25,14 @@ public:
     Flash(Disk& disk, const std::vector<std::string>& paths, u64 slots, u64 id);    // a file that cannot be opened: told when it is needed
 
     // How many slots from this one on, at most `most`, one read or write can take.
-    u64 together(u64 slot, u64 most) const { return std::min(most, RUN - slot % RUN); }
+    static u64 together(u64 slot, u64 most) { return std::min(most, RUN - slot % RUN); }
     void read(u64 slot, u64 count, void* to);            // FlashError
     void write(u64 slot, u64 count, const void* from);
     void sync();
 
 private:
-    struct Place { size_t file; u64 at; };
-    Place place(u64 slot) const { return {slot / RUN % files_.size(), SECTOR + (slot / RUN / files_.size() * RUN + slot % RUN) * UNIT}; }
+    struct InFile { size_t file; u64 at; };
+    InFile in_file(u64 slot) const { return {slot / RUN % files_.size(), SECTOR + (slot / RUN / files_.size() * RUN + slot % RUN) * UNIT}; }
     static u64 bytes_of(u64 slots, size_t files) { return SECTOR + div_up(div_up(slots, RUN), files) * RUN * UNIT; }
     File& file(size_t number) const;
     [[noreturn]] void fail(const char* doing, size_t file, u64 at, u64 bytes, ssize_t got) const;

@@ -15,27 +15,27 @@ public:
 
     void put(const char* bytes, u64 count) {
         while (count) {
-            const u64 part = std::min(count, room_ - held_);
-            std::memcpy(buffer_.get() + held_, bytes, part);
-            held_ += part, bytes += part, count -= part;
-            if (held_ == room_) flush();
+            const u64 part = std::min(count, room_ - filled_);
+            std::memcpy(buffer_.get() + filled_, bytes, part);
+            filled_ += part, bytes += part, count -= part;
+            if (filled_ == room_) flush();
         }
     }
     void flush() {
-        if (!held_) return;
-        const ssize_t done = file_.write(buffer_.get(), held_, at_);
-        if (done < 0) fail_os("writing " + std::to_string(held_) + " bytes to " + name_, int(-done));
+        if (!filled_) return;
+        const ssize_t done = file_.write(buffer_.get(), filled_, at_);
+        if (done < 0) fail_os("writing " + std::to_string(filled_) + " bytes to " + name_, int(-done));
         // A write that stops early without an error is how a full disk often shows first; a second try would tell, but the end of
         // this file is not known any more anyway.
-        if (u64(done) != held_) fail_os("wrote only " + std::to_string(done) + " of " + std::to_string(held_) + " bytes to " + name_, EIO);
-        at_ += held_;
-        held_ = 0;
+        if (u64(done) != filled_) fail_os("wrote only " + std::to_string(done) + " of " + std::to_string(filled_) + " bytes to " + name_, EIO);
+        at_ += filled_;
+        filled_ = 0;
     }
 
 private:
     File& file_;
     const std::string& name_;
-    u64 at_, room_, held_ = 0;
+    u64 at_, room_, filled_ = 0;
     Buffer buffer_;
 };
 

@@ -66,8 +66,8 @@ void TierPolicy::filled(u32 number, bool wanted) {
     } else {
         append(ahead, number);
     }
-    const u32 held = queues_[waiting].oldest;
-    if (held != NIL && age(units_[held]) > capacity_ / WAIT) put_back(held);
+    const u32 longest = queues_[waiting].oldest;
+    if (longest != NIL && age(units_[longest]) > capacity_ / WAIT) put_back(longest);
 }
 
 // Its first use in this stay. One that comes back although it had been used again begins anew: else a scan that passes by
@@ -121,7 +121,7 @@ void TierPolicy::left(u32 number) {
 
 void TierPolicy::kept(u32 number) {
     Unit& unit = units_[number];
-    if (unit.where != leaving) return;  // it was touched meanwhile, and has a place
+    if (unit.where != leaving) return;  // it was touched meanwhile, and is in another queue
     unlink(number);
     unit.stamp = fills_;
     append(waiting, number);
@@ -187,7 +187,7 @@ void TierPolicy::check() const {
     u64 inside = 0;
     for (const Unit& unit : units_) inside += unit.where != out;
     u64 linked = 0;
-    for (int where = ahead; where < PLACES; where++) {
+    for (int where = ahead; where < QUEUES; where++) {
         const Queue& queue = queues_[where];
         u32 last = NIL, size = 0, armed = 0, edge = NIL;
         for (u32 at = queue.oldest; at != NIL && size <= units_.size(); last = at, at = units_[at].newer, size++) {

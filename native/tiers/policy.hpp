@@ -42,7 +42,7 @@ public:
 
 private:
     // Where a unit is. `leaving`: next() named it. `waiting`: it could not leave, and waits until it is asked again.
-    enum Where : u8 { out, ahead, once, again, leaving, waiting, PLACES };
+    enum Where : u8 { out, ahead, once, again, leaving, waiting, QUEUES };
 
     struct Unit {
         u32 older, newer;     // in its queue
@@ -70,7 +70,7 @@ private:
     u32 to_arm(Where from);
 
     std::vector<Unit> units_;
-    Queue queues_[PLACES];
+    Queue queues_[QUEUES];
     u64 capacity_, in_memory_ = 0;
     u64 border_;              // `once` gives when it has more units than this
     u32 fills_ = 0;           // the clock. It may wrap: only differences count, and a wrong one is a wrong guess

@@ -5,7 +5,7 @@
 //
 // A unit is 64 KiB of addresses, as much as a chunk of the heap, so that one is all slab or all extents. Its bytes are in the data
 // file (a hole there: not in memory), in a slot of the flash files, or in both. The words survive the keeper: the next one
-// finds in them what was under way, and undoes or repeats it (recover, in tiers/engine.cpp).
+// finds in them what was under way, and undoes or repeats it (Units::recover, in tiers/units.cpp).
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ constexpr u64 RUN = 16;                  // units: the most that one read or wri
 constexpr u32 MAX_FILES = 8;
 constexpr u64 FILE_PATH = 1024, TIERS_HEAD = 4 * PAGE;
 
-// Any two differ in four bits or more: fewer that flip are damage, which is said, not another place to look for the bytes.
+// Any two differ in four bits or more: fewer that flip are damage, which is said, not somewhere else to look for the bytes.
 enum class Tier : u32 {
     empty = 0x00,       // nowhere: zeros
     flash = 0x0f,       // in its slot
@@ -54,7 +54,7 @@ constexpr bool is_tier_word(u64 word, u64 slots) {
     return known && (flash_slot(word) == NO_SLOT ? !needs_slot : flash_slot(word) < slots);
 }
 constexpr bool in_memory(Tier tier) { return tier == Tier::clean || tier == Tier::dirty || tier == Tier::writing; }
-// The checksum of a unit's bytes, with its number and generation; copies them on the way, if there is a place for them.
+// The checksum of a unit's bytes, with its number and generation; copies them on the way, if it is said where to.
 u64 unit_check(const char* bytes, u64 unit, u64 word, char* to = nullptr);
 
 struct TierCounts {          // since the space was made; for people
