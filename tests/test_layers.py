@@ -30,7 +30,6 @@ LAYERS = (
 )
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
 ROOMS = ("create", "hosts", "locality")  # of space, low to high
-UNFINISHED = "openshelf.offload."  # whose names are still being chosen
 SHOWN = ("adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour")
 
 PUBLIC = {
@@ -104,7 +103,6 @@ def deep(source: str, module: str) -> set[str]:
         and target.count(".") > 1
         and target.split(".")[:2] != own
         and target.removeprefix("openshelf.") not in SHOWN
-        and not target.startswith(UNFINISHED)
     }
 
 
