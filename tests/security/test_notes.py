@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from openshelf import Space, _core
-from openshelf.space import _keepers, read_hosts
+from openshelf.space import read_hosts
+from openshelf.space.hosts import start_keeper
 from tests.conftest import alive, keeper_of
 
 _STATUS, _ANSWER, _TIER_ATTACH, _CHILD = 4, 7, 9, 16
@@ -49,7 +50,7 @@ def _check(pid: int, sock: Path, packet: bytes) -> None:
 @pytest.mark.parametrize("packet", NONE_OF_THEM.values(), ids=NONE_OF_THEM.keys())
 def test_a_hosts_keeper_parts_with_who_sends_what_is_no_note(home: Path, url: str, packet: bytes) -> None:
     with Space.open(url, contribute="16MiB") as space:
-        _check(keeper_of(home), _keepers.of_host(home, read_hosts(), 0).socket, packet)
+        _check(keeper_of(home), start_keeper.of_host(home, read_hosts(), 0).socket, packet)
         assert space.put("a", np.arange(4)).numpy().tolist() == [0, 1, 2, 3]
         assert [one["up"] for one in space.hosts()] == [True, False]
 
@@ -59,7 +60,7 @@ def test_a_keeper_of_a_flash_tier_parts_with_who_sends_what_is_no_note(
     home: Path, tmp_path: Path, packet: bytes
 ) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
-        _check(space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket, packet)
+        _check(space.describe()["tiers"]["keeper"], start_keeper.of_space(home / "shelf").socket, packet)
         assert space.put("a", np.arange(4)).numpy().tolist() == [0, 1, 2, 3]
     Space.remove("shelf")
 
@@ -67,7 +68,7 @@ def test_a_keeper_of_a_flash_tier_parts_with_who_sends_what_is_no_note(
 def test_a_note_of_the_other_kind_of_keeper_is_refused_and_the_connection_stays(home: Path, url: str) -> None:
     with Space.open(url, contribute="16MiB"), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process:
         process.settimeout(20)
-        process.connect(str(_keepers.of_host(home, read_hosts(), 0).socket))
+        process.connect(str(start_keeper.of_host(home, read_hosts(), 0).socket))
         for number in (5, 6):
             process.send(struct.pack("<QQ", 11, number))  # a CancelNote
             answer = process.recv(1 << 16)
@@ -82,8 +83,8 @@ def _asks(process: socket.socket, number: int) -> tuple[int, int, int]:
 
 def test_a_child_whose_connection_is_none_is_nobody(home: Path, url: str, tmp_path: Path) -> None:
     with Space.open(url, contribute="16MiB"), Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
-        host = keeper_of(home), _keepers.of_host(home, read_hosts(), 0).socket
-        tiers = space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket
+        host = keeper_of(home), start_keeper.of_host(home, read_hosts(), 0).socket
+        tiers = space.describe()["tiers"]["keeper"], start_keeper.of_space(home / "shelf").socket
         for pid, sock in (host, tiers):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process, open("/dev/null") as null:
                 process.settimeout(20)
@@ -98,7 +99,7 @@ def test_a_child_whose_connection_is_none_is_nobody(home: Path, url: str, tmp_pa
 
 def test_a_process_that_attaches_with_no_userfaultfd_is_refused(home: Path, tmp_path: Path) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
-        pid, sock = space.describe()["tiers"]["keeper"], _keepers.of_space(home / "shelf").socket
+        pid, sock = space.describe()["tiers"]["keeper"], start_keeper.of_space(home / "shelf").socket
         note = struct.pack("<QQQIIIIQ", _TIER_ATTACH, _core.space_id(str(home / "shelf")), os.getpid(), 0, 0, 0, 0, 0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process, open("/dev/null") as null:
             process.settimeout(20)
