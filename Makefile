@@ -99,7 +99,7 @@ pytest-asan: $(ASAN)/.built
 
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/net_wire_attack_test
-	OPENSHELF_SOAK=1 build/native/tiers_durable_test
+	OPENSHELF_SOAK=1 build/native/engine_durable_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench -m "soak or not soak"
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/adapters/transformers/test_architectures.py -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number

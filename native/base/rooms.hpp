@@ -13,11 +13,12 @@ namespace net { using namespace faults; }
 namespace rpc { using namespace space; using namespace net; }
 namespace coherence { using namespace space; using namespace faults; using namespace net; using namespace rpc; }
 namespace tiers { using namespace space; using namespace faults; }
+namespace engine { using namespace space; using namespace faults; using namespace tiers; }
 namespace kv { using namespace space; using namespace tiers; using namespace rpc; }
 namespace stream {}
 namespace flow {}
 namespace measure {}
-namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace kv; using namespace stream; using namespace flow; using namespace measure; }
+namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace stream; using namespace flow; using namespace measure; }
 namespace test { using namespace bind; }
 
 }  // namespace osf

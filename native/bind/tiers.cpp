@@ -1,5 +1,6 @@
 // Spaces with a flash tier for Python; conversions only.
 #include "bind/space.hpp"
+#include "engine/keeper.hpp"
 
 #include "tiers/flash.hpp"
 #include "tiers/journal.hpp"

@@ -90,8 +90,4 @@ inline TierClient* tiers_of(const Space& space) { return static_cast<TierClient*
 // The same; made at the first call.
 std::shared_ptr<TierClient> attach_tiers(const std::shared_ptr<Space>& space, const TierClient::Options& options);
 
-// In the keeper's process. Returns when told to end (SIGTERM, SIGINT), when the space was removed, or when nobody has had it
-// open for so long. Throws not_permitted if it has another keeper.
-void tier_keeper_run(const std::string& directory, const std::string& boot_id, double linger_s);
-
 }  // namespace osf::tiers

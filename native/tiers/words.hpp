@@ -5,7 +5,7 @@
 //
 // A unit is 64 KiB of addresses, as much as a chunk of the heap, so that one is all slab or all extents. Its bytes are in the data
 // file (a hole there: not in memory), in a slot of the flash files, or in both. The words survive the keeper: the next one
-// finds in them what was under way, and undoes or repeats it (Units::recover, in tiers/units.cpp).
+// finds in them what was under way, and undoes or repeats it (Units::recover, in engine/units.cpp).
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Which slots of flash are given out: never one that a unit, the last commit or the one under way refers to.
-#include "tiers/slots.hpp"
+#include "engine/slots.hpp"
 
 #include <set>
 #include <unistd.h>

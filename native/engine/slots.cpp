@@ -1,11 +1,11 @@
-#include "tiers/slots.hpp"
+#include "engine/slots.hpp"
 
 #include <algorithm>
 #include <bit>
 
 #include "tiers/flash.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 Slots::Slots(const TierWords& words)
     : words_(words), total_(words.head().slots), durable_(words.head().durable),
@@ -71,4 +71,4 @@ void Slots::commit_failed(bool in_doubt) {
     keep(std::move(both));
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,4 +1,4 @@
-#include "tiers/viewers.hpp"
+#include "engine/viewers.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +8,7 @@
 
 #include "faults/faults.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 Descriptor::~Descriptor() {
     if (fd >= 0) ::close(fd);
@@ -159,4 +159,4 @@ bool Viewers::drop_dead_pins() {
     return any;
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,9 +1,9 @@
-// Requests, from their coming to their answer. What is begun for them is in tiers/advance.cpp.
-#include "tiers/queue.hpp"
+// Requests, from their coming to their answer. What is begun for them is in engine/advance.cpp.
+#include "engine/queue.hpp"
 
 #include <algorithm>
 
-namespace osf::tiers {
+namespace osf::engine {
 
 Queue::Queue(Units& units, Viewers& viewers, Waiters& waiters, Mover& mover, Moment& moment)
     : units_(units), viewers_(viewers), waiters_(waiters), mover_(mover), moment_(moment) {}
@@ -174,4 +174,4 @@ void Queue::flushed(const std::vector<Request*>& flushes, const std::string& err
     }
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

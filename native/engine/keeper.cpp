@@ -1,4 +1,6 @@
 // The keeper's process of a space with a flash tier: faults and notes of its processes, as they come, for the engine.
+#include "engine/keeper.hpp"
+
 #include <algorithm>
 #include <poll.h>
 #include <sys/socket.h>
@@ -6,9 +8,9 @@
 
 #include "base/death.hpp"
 #include "faults/keeper_process.hpp"
-#include "tiers/engine.hpp"
+#include "engine/engine.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 namespace {
 
@@ -170,4 +172,4 @@ void tier_keeper_run(const std::string& directory, const std::string& boot_id, d
     TierKeeper(directory, boot_id, linger_s).run();
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

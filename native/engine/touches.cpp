@@ -1,9 +1,9 @@
 // Touches, and what units that came to rest mean for who waits for them: touches among these.
 #include <algorithm>
 
-#include "tiers/queue.hpp"
+#include "engine/queue.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 void Queue::touch(u32 client, u32 unit, bool write, u64 since_ns) {
     Viewer* viewer = viewers_.find(client);
@@ -139,4 +139,4 @@ bool Queue::once_more(Waiter& waiter, u32 unit) {
     return request.fills() && !in_memory(tier) && request.want != Want::ahead && request.want != Want::touch;
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

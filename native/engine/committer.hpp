@@ -17,14 +17,14 @@
 #include "base/disk.hpp"
 #include "tiers/flash.hpp"
 #include "tiers/journal.hpp"
-#include "tiers/moment.hpp"
-#include "tiers/mover.hpp"
-#include "tiers/queue.hpp"
-#include "tiers/slots.hpp"
-#include "tiers/units.hpp"
-#include "tiers/viewers.hpp"
+#include "engine/moment.hpp"
+#include "engine/mover.hpp"
+#include "engine/queue.hpp"
+#include "engine/slots.hpp"
+#include "engine/units.hpp"
+#include "engine/viewers.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 class Committer {
 public:
@@ -62,4 +62,4 @@ private:
     bool stop_ = false;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

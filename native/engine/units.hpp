@@ -14,7 +14,7 @@
 #include "tiers/policy.hpp"
 #include "tiers/words.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 constexpr u32 NO_UNIT = ~0u, NO_CLIENT = ~0u;
 
@@ -90,4 +90,4 @@ private:
     std::set<u32> vacants_;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -7,7 +7,7 @@
 
 #include "tests/tiers/sim_disk.hpp"
 #include "tiers/durable.hpp"
-#include "tiers/engine.hpp"
+#include "engine/engine.hpp"
 
 namespace osf::test {
 

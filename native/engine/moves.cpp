@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "faults/faults.hpp"
-#include "tiers/mover.hpp"
+#include "engine/mover.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 static std::string no_memory(int error) { return std::string("no_room:the file system behind the space has no memory left (") + std::strerror(error) + ")"; }
 
@@ -270,4 +270,4 @@ Tier Mover::after_write(u32 unit, const Writing& writing, bool drop) {
     return drop && !local.pins && !waiters_.need_memory(unit) ? Tier::dropping : Tier::clean;
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

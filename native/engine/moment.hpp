@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tiers/slots.hpp"
-#include "tiers/units.hpp"
+#include "engine/slots.hpp"
+#include "engine/units.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 class Moment {
 public:
@@ -57,4 +57,4 @@ private:
     bool wanted_ = false;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

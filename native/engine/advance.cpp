@@ -1,9 +1,9 @@
 // What the queue begins for requests, in their order, as far as there is room.
 #include <algorithm>
 
-#include "tiers/queue.hpp"
+#include "engine/queue.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 constexpr u32 DEPTH = 10;                    // reads under way, or about to be
 
@@ -241,4 +241,4 @@ void Queue::begin_discard(Request& request) {
     mover_.begin({Job::Kind::discard, unit, end - unit});
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,4 +1,4 @@
-#include "tiers/units.hpp"
+#include "engine/units.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +10,7 @@
 #include "base/trusted.hpp"
 #include "space/sync.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 Units::Units(std::shared_ptr<Space> opened)
     : space(std::move(opened)), words(space->directory(), true), data_at(u64(space->base()) + space->layout.data_at), count(words.head().units),
@@ -163,4 +163,4 @@ std::string Units::names_at(u32 unit) const {
     return names.empty() ? "nothing" : names;
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -2,7 +2,7 @@
 // at every step, and orders of events that are rare otherwise.
 #include <sys/mman.h>
 
-#include "tests/tiers/rig.hpp"
+#include "tests/engine/rig.hpp"
 
 using namespace osf;
 using namespace osf::test;

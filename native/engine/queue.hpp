@@ -20,13 +20,13 @@
 #include <vector>
 
 #include "tiers/client.hpp"
-#include "tiers/moment.hpp"
-#include "tiers/mover.hpp"
-#include "tiers/units.hpp"
-#include "tiers/viewers.hpp"
-#include "tiers/waiters.hpp"
+#include "engine/moment.hpp"
+#include "engine/mover.hpp"
+#include "engine/units.hpp"
+#include "engine/viewers.hpp"
+#include "engine/waiters.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 constexpr int SOONEST = 1 << 30, AHEAD_PRIORITY = 1 << 29;  // of touches, and of reading ahead: before whatever processes ask for
 constexpr const char* PINNED = "not_permitted:a part of it is pinned in dram; release the pins first, those of views in processes without faults among them";
@@ -75,7 +75,7 @@ public:
 private:
     enum class Step { next, enough, blocked };   // to the next unit; enough is under way; it waits for what others may not need
 
-    // tiers/queue.cpp: from a request's coming to its answer
+    // engine/queue.cpp: from a request's coming to its answer
     Request* add(u32 client, u64 id, Want want, u32 first, u32 last, int priority);
     void ask_range(Viewer& viewer, u32 client, u64 id, Want want, u32 first, u32 last, int priority);
     std::string pin(Viewer& viewer, u64 id, u32 first, u32 last);   // why it cannot be; empty: it is
@@ -84,7 +84,7 @@ private:
     void finish(Request& request);
     void stop(Request& request, const std::string& why);
 
-    // tiers/advance.cpp: what is begun for them
+    // engine/advance.cpp: what is begun for them
     void begin_requests();
     bool advance(Request& request);          // begins what it can; false: it waits for something that others may not need
     bool advance_fill(Request& request);
@@ -101,7 +101,7 @@ private:
     void make_room(u64 wanted);
     void begin_runs(std::vector<u32>& units);
 
-    // tiers/touches.cpp: touches, and what units that came to rest mean for who waits for them
+    // engine/touches.cpp: touches, and what units that came to rest mean for who waits for them
     void touch_there(Viewer& viewer, u32 client, u32 unit, Tier tier, bool write);
     u32 also_shown(Viewer& viewer, u32 unit, Tier tier, bool write);
     void read_ahead(Viewer& viewer, u32 client, u32 unit, bool missed);
@@ -124,4 +124,4 @@ private:
     bool added_ = false, waits_ = false;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

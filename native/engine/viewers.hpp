@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "tiers/streams.hpp"
-#include "tiers/units.hpp"
+#include "engine/streams.hpp"
+#include "engine/units.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 struct Descriptor {                          // closed when nobody uses it any more
     const int fd;
@@ -86,4 +86,4 @@ private:
     bool settled_ = false;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,8 +1,8 @@
-#include "tiers/engine.hpp"
+#include "engine/engine.hpp"
 
 #include <unistd.h>
 
-namespace osf::tiers {
+namespace osf::engine {
 
 TierEngine::TierEngine(std::shared_ptr<Space> space, Disk& disk, u32 threads)
     : units_(std::move(space)), flash_(disk, units_.words.files(), units_.words.head().slots, units_.words.head().id), viewers_(units_), slots_(units_.words),
@@ -111,4 +111,4 @@ void TierEngine::wait_idle() {
     queue_.quiet.wait(lock, [&] { return queue_.idle(); });
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,8 +1,8 @@
-#include "tiers/streams.hpp"
+#include "engine/streams.hpp"
 
 #include <algorithm>
 
-namespace osf::tiers {
+namespace osf::engine {
 
 constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 1024, AHEAD_OLD = 64;         // units
 
@@ -35,4 +35,4 @@ Ahead Streams::advance(Stream& stream, const Units& units, u32 unit, bool missed
     return ahead;
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

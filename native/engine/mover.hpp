@@ -19,13 +19,13 @@
 
 #include "tiers/client.hpp"
 #include "tiers/flash.hpp"
-#include "tiers/moment.hpp"
-#include "tiers/slots.hpp"
-#include "tiers/units.hpp"
-#include "tiers/viewers.hpp"
-#include "tiers/waiters.hpp"
+#include "engine/moment.hpp"
+#include "engine/slots.hpp"
+#include "engine/units.hpp"
+#include "engine/viewers.hpp"
+#include "engine/waiters.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 struct Job {
     enum class Kind { fill, provide, write, drop, discard, vacate };
@@ -83,7 +83,7 @@ private:
     struct Reading { u32 count; std::string errors[RUN] = {}; bool whole() const; };
     struct Writing { const char* from = nullptr; bool copied = false, same = true; TierWord next[RUN]; std::string error; };
 
-    // tiers/mover.cpp
+    // engine/mover.cpp
     void begin_vacating(u64 goal, u64 most);
     void begin_one_leaving(u32 unit, std::vector<u32>& leaving);
     void no_slot_for(u32 unit);
@@ -92,7 +92,7 @@ private:
     void hidden(const Leaving& leaving);
     void left_memory(u32 unit);
 
-    // tiers/moves.cpp
+    // engine/moves.cpp
     void fill(const Job& job, char* buffer, std::unique_lock<std::mutex>& lock);
     void read_checked(const Job& job, char* buffer, Reading& reading);
     void put_in_file(const Job& job, const char* buffer, Reading& reading);
@@ -121,4 +121,4 @@ private:
     bool stop_ = false;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -1,10 +1,10 @@
-#include "tiers/committer.hpp"
+#include "engine/committer.hpp"
 
 #include <algorithm>
 
 #include "tiers/durable.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 Committer::Committer(Units& units, Viewers& viewers, Slots& slots, Moment& moment, Mover& mover, Queue& queue, Flash& flash, Disk& disk)
     : units_(units), viewers_(viewers), slots_(slots), moment_(moment), mover_(mover), queue_(queue), flash_(flash),
@@ -168,4 +168,4 @@ std::string Committer::write_journal(const Pages& pages) {
     } catch (const Error& trouble) { return (trouble.code == Code::no_room ? "no_room:" : "flash:") + std::string(trouble.what()); }
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

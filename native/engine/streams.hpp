@@ -4,9 +4,9 @@
 // what was read last: its touch says that the reader goes on.
 #pragma once
 
-#include "tiers/units.hpp"
+#include "engine/units.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 struct Ahead {                               // to be read
     u32 first = 0, last = 0;                 // none, if they are the same
@@ -26,4 +26,4 @@ private:
     u64 clock_ = 0;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -12,9 +12,9 @@
 
 #include "tiers/client.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
-struct Request;                              // tiers/queue.hpp
+struct Request;                              // engine/queue.hpp
 
 struct Waiter {
     Request* request;                        // null: a touch
@@ -61,4 +61,4 @@ private:
     std::vector<Rested> rested_;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

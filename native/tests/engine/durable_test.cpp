@@ -1,6 +1,6 @@
 // The power goes at every operation of the disk in turn: whatever was not synced is dropped, torn or reordered. What is restored
 // is, whole, the state of the last flush() that returned, or of the one that was under way; and it can be gone on with.
-#include "tests/tiers/rig.hpp"
+#include "tests/engine/rig.hpp"
 
 using namespace osf;
 using namespace osf::test;

@@ -1,12 +1,12 @@
-// Which units leave memory, and how that is begun. What the threads do is in tiers/moves.cpp.
-#include "tiers/mover.hpp"
+// Which units leave memory, and how that is begun. What the threads do is in engine/moves.cpp.
+#include "engine/mover.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
 
-namespace osf::tiers {
+namespace osf::engine {
 
 static const char* const watch = std::getenv("OPENSHELF_WATCH");
 
@@ -233,4 +233,4 @@ void Mover::hide_from_stopped() {
     }
 }
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -2,14 +2,14 @@
 //
 // What is here only takes the mutex, and owns the parts and their threads. Each part knows those before it, none after it:
 //
-//   units      what is known of each unit, and the mutex (tiers/units.hpp)
-//   viewers    processes, their page tables and pins (tiers/viewers.hpp)
-//   waiters    who waits for which unit (tiers/waiters.hpp)
-//   slots      of flash, taken and free (tiers/slots.hpp)
-//   moment     that is being committed (tiers/moment.hpp)
-//   mover      reads, writes and drops units; chooses who leaves (tiers/mover.hpp)
-//   queue      what is asked for, and touches (tiers/queue.hpp)
-//   committer  of a durable space (tiers/committer.hpp)
+//   units      what is known of each unit, and the mutex (engine/units.hpp)
+//   viewers    processes, their page tables and pins (engine/viewers.hpp)
+//   waiters    who waits for which unit (engine/waiters.hpp)
+//   slots      of flash, taken and free (engine/slots.hpp)
+//   moment     that is being committed (engine/moment.hpp)
+//   mover      reads, writes and drops units; chooses who leaves (engine/mover.hpp)
+//   queue      what is asked for, and touches (engine/queue.hpp)
+//   committer  of a durable space (engine/committer.hpp)
 //
 // Nothing here waits for a process: a stopped or dead one delays nobody.
 #pragma once
@@ -19,13 +19,13 @@
 #include <thread>
 #include <vector>
 
-#include "tiers/committer.hpp"
+#include "engine/committer.hpp"
 #include "tiers/flash.hpp"
-#include "tiers/mover.hpp"
-#include "tiers/queue.hpp"
-#include "tiers/viewers.hpp"
+#include "engine/mover.hpp"
+#include "engine/queue.hpp"
+#include "engine/viewers.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 class TierEngine {
 public:
@@ -65,4 +65,4 @@ private:
     std::vector<std::thread> threads_;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine

@@ -9,7 +9,7 @@
 
 #include "tiers/words.hpp"
 
-namespace osf::tiers {
+namespace osf::engine {
 
 class Slots {
 public:
@@ -39,4 +39,4 @@ private:
     u64 free_ = 0, hint_ = 0;
 };
 
-}  // namespace osf::tiers
+}  // namespace osf::engine
