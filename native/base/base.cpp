@@ -15,6 +15,10 @@ void fail_os(const std::string& what, int error) {
     throw Error(code, what + ": " + std::strerror(error));
 }
 
+Descriptor::~Descriptor() {
+    if (fd >= 0) ::close(fd);
+}
+
 int allocate_file(int fd, u64 at, u64 bytes) {
     int error;
     do error = posix_fallocate(fd, off_t(at), off_t(bytes));

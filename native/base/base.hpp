@@ -41,6 +41,14 @@ struct HostLost : Error {
         : Error(Code::host_lost, message), host(std::move(who)), address(at), bytes(size) {}
 };
 
+struct Descriptor {                          // of a file; closed with this
+    const int fd;
+    explicit Descriptor(int opened) : fd(opened) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+};
+
 // Memory or disk for a range of a file; 0 or the error. Signals do not end it.
 int allocate_file(int fd, u64 at, u64 bytes);
 

@@ -10,10 +10,6 @@
 
 namespace osf::engine {
 
-Descriptor::~Descriptor() {
-    if (fd >= 0) ::close(fd);
-}
-
 u32 Viewers::attach(TierProcess process) {
     const u32 number = next_++;
     Viewer& viewer = all_[number];

@@ -18,14 +18,6 @@
 
 namespace osf::engine {
 
-struct Descriptor {                          // closed when nobody uses it any more
-    const int fd;
-    explicit Descriptor(int opened) : fd(opened) {}
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-};
-
 struct TierProcess {                         // as the engine sees it
     std::shared_ptr<Descriptor> faults;      // its userfaultfd; none: it has what it uses by pins
     u32 member = 0;                          // its number among the members of the space

@@ -142,15 +142,14 @@ void restore_space(Disk& disk, const std::string& directory, const std::string& 
     check_fits(durable, files, capacity);
     const Layout layout(durable.reserve);
     const Header header = header_for(journal, files[0], name, boot_id, backing);
-    const int control = make_in(directory, "control", layout.control_bytes), members = make_in(directory, "members", layout.members_bytes);
+    const Descriptor control(make_in(directory, "control", layout.control_bytes)), members(make_in(directory, "members", layout.members_bytes));
     if (!backing.empty()) write_backing(directory, backing);
-    close(backing.empty() ? make_in(directory, "data", durable.units * UNIT) : sized(backing, open_own(backing, MAKE, MODE), durable.units * UNIT));
-    need(allocate_file(control, 0, layout.heap[0].bits));
-    write_members(members);
-    close(members);
-    write_control(control, journal, files[0], layout, header);
-    provide_maps(control, files[0], layout);
-    close(control);
+    const u64 bytes = durable.units * UNIT;
+    const Descriptor data(backing.empty() ? make_in(directory, "data", bytes) : sized(backing, open_own(backing, MAKE, MODE), bytes));
+    need(allocate_file(control.fd, 0, layout.heap[0].bits));
+    write_members(members.fd);
+    write_control(control.fd, journal, files[0], layout, header);
+    provide_maps(control.fd, files[0], layout);
     write_words(directory, journal, durable, files, capacity);
 }
 
