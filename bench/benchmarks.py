@@ -152,6 +152,7 @@ def document(results: dict[str, dict[str, Any]]) -> str:
         "*Figure* is the measured value; a unit of x is a ratio. *Bar* is what we want it to be. *Ratio*",
         "is how many times as fast as the peer ours is, unless its row says otherwise. *A/A* is the same",
         "ratio with ours on both sides: a difference below it means nothing.",
+        "[Earlier runs with all peers](benchmarks_with_peers.md) have a page of their own.",
     ]
     for benchmark in BENCHMARKS:
         result = results.get(benchmark.name)
