@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import NameTaken, NoRoom
+from openshelf.errors import Closed, NameTaken, NoRoom
 from tests.conftest import needs_root
 from tests.processes import Peer
 from tests.space import shelf
@@ -42,6 +42,19 @@ def test_space_grows_again_and_again_while_another_process_fills_it(home: Path, 
         for number in range(20):
             assert np.array_equal(space[f"a{number}"].numpy(), shelf.pattern(number, 1 << 20))
         assert space.describe()["free"] == 1 << 20
+
+
+def test_a_space_that_is_removed_while_it_grows_is_closed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = os.statvfs
+
+    def removed_first(path: Path) -> os.statvfs_result:
+        Space.remove("shelf")
+        return ask(path)
+
+    with Space.create("shelf", "8MiB") as space:
+        monkeypatch.setattr(os, "statvfs", removed_first)
+        with pytest.raises(Closed, match="removed"):
+            space.grow("1MiB")
 
 
 def test_space_does_not_grow_beyond_its_addresses(home: Path) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from openshelf import _core, _files
 from openshelf._sizes import format_size
-from openshelf.errors import BadInput, NoRoom, NotPermitted, OpenshelfError, UnknownName
+from openshelf.errors import BadInput, Closed, NoRoom, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space.create.shard import range_of
 
 FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
@@ -221,7 +221,10 @@ def taken_ranges(path: Path, besides: str = "") -> list[tuple[int, int]]:
 
 
 def check_room(path: Path, wanted: int) -> None:
-    status = os.statvfs(path)
+    try:
+        status = os.statvfs(path)
+    except FileNotFoundError:
+        raise Closed(f"there is no {path} any more: the space was removed meanwhile") from None
     free = status.f_bavail * status.f_frsize
     if free < wanted:
         raise NoRoom(
