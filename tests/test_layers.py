@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import openshelf
+from tests.imports import imports_of
 
 PACKAGE = Path(openshelf.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -55,20 +56,6 @@ def layer_of(module: str) -> int | None:
     """The layer of openshelf.<layer>...; None for the package itself and for anything else."""
     parts = module.split(".")
     return LAYERS.index(parts[1]) if parts[0] == "openshelf" and len(parts) > 1 else None
-
-
-def imports_of(source: str, module: str) -> set[str]:
-    """Modules that a file imports, relative ones resolved, those inside functions included."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join([*module.split(".")[: -node.level], *filter(None, [node.module])])
-            found |= {f"{base}.{name.name}" for name in node.names} if base == "openshelf" else {base}
-    return found
 
 
 def upward(source: str, module: str) -> set[str]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "inside.md"
 PATH = re.compile(r"`((?:src|native|tests|bench|docs)/[\w./-]*)`")
-IN_ROOMS = (ROOT / "native" / "space").is_dir() and (ROOT / "src" / "openshelf" / "offload" / "planner").is_dir()
 
 
 def named() -> list[str]:
     return sorted(set(PATH.findall(PAGE.read_text())))
 
 
-@pytest.mark.skipif(not IN_ROOMS, reason="the page is of the tree in rooms, into which these files have not moved yet")
 def test_every_file_that_the_walks_name_is_there() -> None:
     assert [path for path in named() if not (ROOT / path).exists()] == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import openshelf.offload
+from tests.imports import imports_of
 
 HOUSE = Path(openshelf.offload.__file__).parent
 TESTS = Path(__file__).parent
@@ -62,25 +62,10 @@ def floor_of(module: str) -> int | None:
     return FLOORS.index(parts[2]) if module.startswith(f"{NAME}.") else None
 
 
-def imports_of(source: str, module: str) -> set[str]:
-    """Modules that a file imports, by whatever form of import, those inside functions and type checks included."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join([*module.split(".")[: -node.level], *filter(None, [node.module])])
-            at_the_door = base in ("openshelf", NAME)
-            found |= {f"{base}.{name.name}" for name in node.names} if at_the_door else {base}
-    return found
-
-
 def wrong(source: str, module: str) -> set[str]:
     """Imports of a higher room; and of the house by its front door, which stands above all rooms."""
     own, found = floor_of(module), set()
-    for target in imports_of(source, module):
+    for target in imports_of(source, module, ("openshelf", NAME)):
         if target == NAME or (target.startswith(f"{NAME}.") and target.split(".")[2] not in FLOORS):
             found.add(target)
         floor = None if target in found else floor_of(target)
@@ -119,7 +104,7 @@ def deeper(source: str) -> set[str]:
     """Modules of the house that somebody outside imports, past its front door."""
     return {
         target
-        for target in imports_of(source, "outside")
+        for target in imports_of(source, "outside", ("openshelf", NAME))
         if target.startswith(f"{NAME}.") and target.split(".")[2] not in openshelf.offload.__all__
     }
 
