@@ -13,6 +13,7 @@ import pytest
 
 from openshelf import Space
 from openshelf.errors import Closed
+from tests.elf import sanitizer
 from tests.processes import Peer, State
 from tests.space import shelf
 
@@ -181,6 +182,7 @@ def test_killed_forked_childs_pins_go_with_it(space: Space) -> None:
     assert space.check()["bytes"] == 0
 
 
+@pytest.mark.skipif(sanitizer() == "address", reason="ASan's allocator may be locked by another thread in the child")
 def test_child_forked_by_a_thread_while_others_work_is_a_member(space: Space) -> None:
     stop = threading.Event()
 
