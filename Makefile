@@ -1,4 +1,5 @@
-# Two commands matter: `make tour` and `make test`. Everything is set up in .venv and build/.
+# Two commands matter: `make tour` and `make test`. Everything is set up in .venv and build/. `make tour LIGHT=1` shows
+# all but the chapter that needs PyTorch, which is large.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,8 +7,8 @@ NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.tom
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-vllm bench-vllm clean
-tour: $(VENV)/.built
+.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
+tour: $(VENV)/.built $(if $(LIGHT),,$(VENV)/.torch)
 	$(BIN)/openshelf tour
 
 $(VENV)/.tools: pyproject.toml
@@ -21,6 +22,12 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	touch $@
 
 EXTRA := import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]))
+# What the tour's chapter on offload needs, in the versions of the tests. Its progress is shown: it takes a while. Where it
+# cannot be had the tour goes on without, and says so.
+$(VENV)/.torch: $(VENV)/.tools | $(VENV)/.built
+	@echo "PyTorch for the chapter on models; make tour LIGHT=1 does without"
+	$(BIN)/python -c '$(EXTRA)' | grep -E '^(torch|highspy)[=>]' | $(BIN)/pip install -r /dev/stdin && touch $@ || echo "PyTorch could not be installed"
+
 $(VENV)/.test: $(VENV)/.tools | $(VENV)/.built
 	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
@@ -59,10 +66,10 @@ comma := ,
 ODR_FLAGS := -O0 -fno-inline -ffunction-sections -fno-stack-protector
 native-odr: $(VENV)/.built
 	@mkdir -p build
-	$(CMAKE) -S . -B build/odr -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$(ODR_FLAGS)" > build/odr.log
+	$(CMAKE) -S . -B build/odr -G Ninja -DOSF_UNITY=OFF -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$(ODR_FLAGS)" > build/odr.log
 	$(CMAKE) --build build/odr -- --quiet
 	$(BIN)/python tests/native/one_body.py build/odr
-	$(CMAKE) -S . -B build/lto -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSKBUILD=1 -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	$(CMAKE) -S . -B build/lto -G Ninja -DOSF_UNITY=OFF -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSKBUILD=1 -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) -DCMAKE_CXX_FLAGS="-flto=auto -Wodr -Werror=odr -Wlto-type-mismatch" > build/lto.log
 	$(CMAKE) --build build/lto -- --quiet > build/lto-build.log 2>&1 || { cat build/lto-build.log; exit 1; }
 	! grep -E "\[-W(odr|lto-type-mismatch)\]" build/lto-build.log
@@ -102,6 +109,7 @@ soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/engine_durable_test
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench -m "soak or not soak"
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/adapters/transformers/test_architectures.py -m soak
+	$(BIN)/python -m pytest -n 2 tests/models -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number
 
 bench: $(VENV)/.built
@@ -179,6 +187,31 @@ bench-offload-peers: $(OFFLOAD_PEERS)/.built
 test-browser: $(VENV)/.built $(VENV)/.test
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest tests/show/test_browser.py
+
+# Guests of QEMU with kernels of their own: tests/machines/guest.py. Half a GB is fetched first, and QEMU is installed. Emulation is slow:
+# the suites of test_kernels.py take hours, the rest half an hour. MACHINES_TESTS chooses some.
+MACHINES_TESTS ?= tests/machines
+test-machines: $(VENV)/.built $(VENV)/.test
+	$(BIN)/python tests/machines/prepare.py build/machines
+	OPENSHELF_MACHINES=build/machines $(BIN)/python -m pytest -rs --durations 10 $(MACHINES_TESTS)
+
+# The sdist, the wheel of the stable ABI, and README's recipes with them, in every Python that is found.
+test-wheel: $(VENV)/.built $(VENV)/.test
+	mkdir -p build/wheel
+	OPENSHELF_WHEELS=build/wheel $(BIN)/python -m pytest -rs --durations 10 tests/wheel
+
+# The native core for another processor, with Debian's cross compiler; its tests run under qemu-user. AARCH64_NOT names
+# those that do not, docs/machines.md says why.
+AARCH64_NOT := ^(kv_.*|net_.*|rpc_serve|base_lock|coherence_model|engine_durable|engine_engine|space_device)_test$$
+AARCH64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu"
+test-aarch64: $(VENV)/.tools
+	command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user; }
+	@mkdir -p build
+	$(CMAKE) -S . -B build/aarch64 -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DOSF_TESTS=ON $(AARCH64) > build/aarch64.log 2>&1 || { cat build/aarch64.log; exit 1; }
+	$(CMAKE) --build build/aarch64 -- --quiet
+	$(BIN)/ctest --test-dir build/aarch64 --output-on-failure -j 2 --timeout 1200 -E '$(AARCH64_NOT)'
 
 # vLLM has an environment of its own, several GB: it wants older transformers. tests/adapters/vllm/requirements.txt says more.
 VLLM := build/vllm-venv

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-WATCHDOG = 120.0  # seconds after which a process counts as hung
+PATIENCE = float(os.environ.get("OPENSHELF_TEST_PATIENCE") or 1)  # more where the machine is emulated
+WATCHDOG = 120.0 * PATIENCE  # seconds after which a process counts as hung
 
 State = dict[str, Any]
 

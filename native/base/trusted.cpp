@@ -176,6 +176,21 @@ int open_data(const std::string& directory, int flags) { return Folder(directory
 
 int open_own(const std::string& path, int flags, u32 mode) { return open_checked(AT_FDCWD, path, path, flags, mode, {geteuid()}); }
 
+int open_nameless(const std::string& directory) { return ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); }
+int open_device(const std::string& path) { return need(open_checked(AT_FDCWD, path, path, O_RDWR, 0, {0, false, 0, true}), path); }
+
+u64 device_number(int fd, const char* file) {
+    struct stat is {};
+    if (fstat(fd, &is) < 0) fail_os("fstat", errno);
+    const std::string path = "/sys/dev/char/" + std::to_string(major(is.st_rdev)) + ":" + std::to_string(minor(is.st_rdev)) + "/" + file;
+    unsigned long long value = 0;
+    FILE* found = std::fopen(path.c_str(), "re");
+    const bool read = found && std::fscanf(found, "%llu", &value) == 1;
+    if (found) std::fclose(found);
+    if (!read) throw Error(Code::not_permitted, path + " does not say a number: this kernel does not tell the size of the device");
+    return value;
+}
+
 void write_backing(const std::string& directory, const std::string& path) {
     const int fd = open_in(directory, "backing", O_WRONLY | O_CREAT | O_EXCL);
     const bool done = pwrite(fd, path.data(), path.size(), 0) == ssize_t(path.size());

@@ -42,6 +42,9 @@ int open_data(const std::string& directory, int flags);
 
 // A file of this user's, or of root, anywhere: a descriptor, or minus the system's error.
 int open_own(const std::string& path, int flags, u32 mode = 0600);
+int open_nameless(const std::string& directory);  // a new file without a name, which nobody else can open; -1: errno says why
+int open_device(const std::string& path);    // a DAX device, of root
+u64 device_number(int fd, const char* file); // what the kernel says of an open device: its "size", its "align"
 
 // Writes down where the bytes of the space in this directory are, for open_data.
 void write_backing(const std::string& directory, const std::string& path);

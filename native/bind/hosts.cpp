@@ -99,6 +99,7 @@ void bind_hosts(nb::module_& m) {
               keeper_run(options);
           }, "root"_a, "hosts"_a, "own"_a, "key"_a, "linger"_a, "boot_id"_a);
     m.def("hosts_hash", hosts_hash);
+    m.def("why_no_faults", [] { return abilities().why; });
 }
 
 }  // namespace osf::bind

@@ -210,7 +210,7 @@ static void need_mapping(const RemotePin& pin) {
     if (const std::string& why = pin.remote->left_behind(); !why.empty())
         throw HostLost(pin.remote->peer().label(), why + "; its memory cannot be touched in this process, space.get and space.put can be used", pin.array.address, pin.array.nbytes);
     throw Error(Code::not_permitted, "this process cannot touch the memory of the host " + pin.remote->peer().label() +
-                                         " (userfaultfd is not permitted); copy with space.get(address, out) and space.put(address, data)");
+                                         ": " + abilities().why + "; copy with space.get(address, out) and space.put(address, data)");
 }
 
 static int get_buffer(PyObject* self, Py_buffer* view, int flags) {

@@ -1,6 +1,8 @@
 // Spaces, arrays and pins for Python; conversions only.
 #include "bind/space.hpp"
 
+#include "base/trusted.hpp"
+#include "space/device.hpp"
 #include "space/sync.hpp"
 #include "tiers/client.hpp"
 
@@ -293,6 +295,11 @@ void bind_space(nb::module_& m) {
         return nb::make_tuple(std::string(header.name), header.base, header.reserve, header.created_ns, header.page_size, std::string(header.boot_id), std::string(header.backing), header.made);
     });
     m.def("mark_removed", mark_removed);
+    m.def("release_device", release_device);
+    m.def("free_device", [](const std::string& path, const std::string& boot_id) {
+        const Descriptor device(open_device(path));
+        free_device(label_place(device.fd), path, boot_id);
+    });
     m.def("live_members", live_members, "directory"_a, "remote"_a = true);
     m.def("set_numpy", set_numpy);
     m.def("check_views", [](bool on) { views_are_checked = on; });

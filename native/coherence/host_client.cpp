@@ -103,7 +103,8 @@ void Attachment::map_segment(u32 host) {
     int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
     if (mmap(at, segment_bytes_, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
         fail_os("mapping the segment of host " + options_.hosts[host], errno);
-    madvise(at, segment_bytes_, own ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    // Without MINOR, a huge page that khugepaged makes would fill what is lent with zeros that everybody sees.
+    madvise(at, segment_bytes_, own && abilities().minor ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (follows(Rule::fork) && madvise(at, segment_bytes_, MADV_DONTFORK) < 0) fail_os("madvise", errno);
     if (own) return;
     if (int error = register_faults(faults_, u64(at), segment_bytes_)) fail_os("registering faults", error);
@@ -111,7 +112,16 @@ void Attachment::map_segment(u32 host) {
 
 void Attachment::restore(u32 host) {
     std::lock_guard guard(mutex_);
-    if (how_ != Faults::none) map_segment(host);
+    if (how_ != Faults::none) map_anew(host);
+}
+
+// Of the host's bytes nothing is marked any more: the keeper does that when it hears that they are met.
+void Attachment::map_anew(u32 host) {
+    map_segment(host);
+    if (abilities().minor) return;
+    met_.erase(host);
+    std::lock_guard guard(leases_);
+    ended_.erase(host);
 }
 
 // forbid: views may be left; a touch must end the process rather than read what nobody keeps coherent.
@@ -140,7 +150,7 @@ std::string Attachment::lives() const {
 }
 
 void Attachment::hand_over(int socket, const std::string& lives) {
-    introduce(socket, AttachNote{id_, u64(getpid()), place_}, directory_ + "\n" + lives);
+    introduce(socket, AttachNote{id_, u64(getpid()), place_, abilities().minor}, directory_ + "\n" + lives);
 }
 
 void Attachment::greet(int socket) {
@@ -161,11 +171,19 @@ void Attachment::idle(bool keeper) { end_leases(keeper ? LEASE_NS + SUSPEND_NS :
 // Where no keeper does it: what was borrowed for a time that is over cannot be used any more. Its bytes stay, for the next keeper.
 void Attachment::end_leases(u64 after_ns) {
     if (how_ == Faults::none) return;
+    std::lock_guard guard(leases_);
     for (u32 host = 0; host < options_.hosts.size(); host++) {
-        const u64 leased = load(head().leased[host]);
+        const u64 leased = load(head().leased[host]), at = base_ + host * reserve_ + data_at_;
         if (host == options_.self || leased == ended_[host] || now_ns() - leased < after_ns) continue;
-        madvise(reinterpret_cast<char*>(base_ + host * reserve_ + data_at_), segment_bytes_, MADV_DONTNEED);
         ended_[host] = leased;
+        if (!abilities().minor) {
+            if (load(head().suspended[host]) == leased) continue;       // the keeper has done it
+            if (bar_pages(faults_, at, segment_bytes_)) {               // no memory for that
+                lose_pages(faults_, at, segment_bytes_);
+                continue;
+            }
+        }
+        madvise(reinterpret_cast<char*>(at), segment_bytes_, MADV_DONTNEED);
     }
 }
 
@@ -198,6 +216,12 @@ void Attachment::meet(u64 address, u64 incarnation, const std::function<void()>&
         if (linked && found != met_.end() && found->second == life_of(incarnation, load(head().taken[host]))) return;
     }
     check();
+    if (!abilities().minor) {
+        std::lock_guard guard(mutex_);
+        auto found = met_.find(host);
+        // The keeper has barred the bytes of that earlier life.
+        if (found != met_.end() && found->second != life_of(incarnation, load(head().taken[host]))) map_anew(host);
+    }
     u64 session;
     for (u64 start = now_ns();;) {  // the keepers may not have found each other yet, or again
         session = load(head().taken[host]);
@@ -268,6 +292,8 @@ void Attachment::map_again() {
     unattached_.clear();                      // of a parent that could not attach
     if (place_fd_ >= 0) close(std::exchange(place_fd_, -1));
     place_fd_ = Segments::take_place(directory_, place_);
+    new (&leases_) std::mutex;                // a thread of the parent may have had it
+    ended_.clear();
     map_segments();
 }
 

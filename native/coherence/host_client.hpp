@@ -50,6 +50,7 @@ private:
     void reserve_addresses();
     void map_segments();
     void map_segment(u32 host);
+    void map_anew(u32 host);                  // with the mutex, where nobody has a view
     void unmap_segments(bool forbid);
     std::string lives() const;                // with the mutex
     void hand_over(int socket, const std::string& lives);
@@ -74,6 +75,7 @@ private:
     u32 reserved_ = 0;                        // hosts whose addresses this process holds
     const char* units_ = nullptr;
     std::map<u32, u64> met_;                  // life_of hosts
+    std::mutex leases_;                       // of ended_; taken last
     std::map<u32, u64> ended_;                // leases of hosts
 };
 

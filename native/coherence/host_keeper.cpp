@@ -135,6 +135,9 @@ void Keeper::attach_for(int socket, const AttachNote& note, const std::string& t
     if (fd == NO_FILE_LEFT) throw Error(Code::os, "the keeper could not take the process's userfaultfd: " + limit_of_files());
     if (fd < 0 && node->lends())
         throw Error(Code::not_permitted, "this process may not use userfaultfd, but its host's keeper does; run both with the same rights");
+    if (fd >= 0 && bool(note.minor) != abilities().minor)
+        throw Error(Code::not_permitted, "this process and its host's keeper have different OPENSHELF_FAULTS; the keeper, process " +
+                                             std::to_string(getpid()) + ", must end first");
     auto process = std::make_unique<Process>();
     process->socket = socket;
     process->faults = std::exchange(fd, -1);

@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <dirent.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
@@ -34,12 +35,16 @@ void Keeper::open(const std::string& directory, u32 unit, u64 id) {
     if (unit < UNIT_MIN || unit > UNIT_MAX || (unit & (unit - 1)))
         throw Error(Code::bad_input, "a unit of " + std::to_string(unit) + " bytes; expected a power of two from 4 KiB to 2 MiB");
     name.resize(name.size() - ending.size());
+    check_pages(directory);
     auto opened = std::make_shared<Opened>();
     auto space = Space::open(directory, false, options_.boot_id);
     if (id && space->id() != id) throw Error(Code::closed, "the space at " + directory + " was removed, and another one made; open it again");
     opened->node = std::make_unique<Node>(loop_, name, space, options_.hosts, options_.self, unit);
     Node& node = *opened->node;
     node.prefetched = [this](int socket, u64 number, bool good) { answer(socket, number, good); };
+    node.lost = [](int socket, u64 address, u64 bytes) {
+        if (!try_send(socket, LostNote{address, bytes}, {})) shutdown(socket, SHUT_RDWR);  // it comes again, and touches again
+    };
     node.log = [this](const std::string& text) { say(text); };
     node.begin();
     const UnitsHead& units = node.segments().head();

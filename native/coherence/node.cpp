@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <utility>
@@ -26,6 +27,7 @@ Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vect
     keeper->pid = u64(getpid());
     links_[self_].faults = how != Faults::none;
     processes_.push_back(std::move(keeper));
+    if (!abilities().minor) madvise(reinterpret_cast<void*>(address_of(self_, 0)), segment_bytes(), MADV_NOHUGEPAGE);
 }
 
 void Node::begin() {
@@ -33,6 +35,7 @@ void Node::begin() {
     coherence_.start();
     settle();
     for (u64 granule : registered_) register_granule(*processes_[0], granule);
+    mark_held(*processes_[0], self_);      // threads of the keeper write there for other hosts
 }
 
 Process::~Process() {
@@ -47,12 +50,14 @@ void Node::watch(Process& process) {
 }
 
 void Node::attach(std::unique_ptr<Process> process) {
-    const u64 segment = space_->layout.heap[1].pages * PAGE;
     for (u64 granule : registered_)
         if (int error = register_granule(*process, granule)) fail_os("registering the own segment of process " + std::to_string(process->pid), error);
+    for (u32 host = 0; host < hosts_.size(); host++) {
+        mark_held(*process, host);
+        bar_stale(*process, host);
+    }
     // Touches that an earlier keeper has read and not answered are made again.
-    for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++)
-        wake_faults(process->faults, base_ + host * reserve() + space_->layout.data_at, segment);
+    for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++) wake_faults(process->faults, address_of(host, 0), segment_bytes());
     if (settled()) watch(*process);
     processes_.push_back(std::move(process));
 }
@@ -114,9 +119,27 @@ bool Node::locate(u64 address, Place& place) const {
 
 bool Node::meet(int socket, u32 host, u64 incarnation) {
     if (!links_[host].synced || segments_.head().seen[host] != incarnation) return false;
-    for (auto& process : processes_)
-        if (process->socket == socket) process->met[host] = life(host);
+    for (auto& process : processes_) {
+        if (process->socket != socket) continue;
+        process->met[host] = life(host);
+        mark_held(*process, host);  // it may have mapped them anew for that
+    }
     return true;
+}
+
+// All that is in the file, in a process that is new there.
+void Node::mark_held(Process& process, u32 home) {
+    if (abilities().minor || process.faults < 0 || !follows(Rule::minor)) return;
+    segments_.each_word(home, [&](u64 unit, u64) { check(process, protect_pages(process.faults, address_of(home, unit), segments_.unit_bytes(home), true)); });
+}
+
+// A process with views of an earlier life of the host, of which nothing is in the file any more.
+void Node::bar_stale(Process& process, u32 host) {
+    if (abilities().minor || process.faults < 0 || host == self_) return;
+    auto found = process.met.find(host);
+    if (found == process.met.end() || found->second == life(host)) return;
+    if (int error = bar_pages(process.faults, address_of(host, 0), segment_bytes()); error && error != ESRCH && error != ENOENT)
+        lose(process, address_of(host, 0), segment_bytes());
 }
 
 // A process that touched the bytes of a host has views of them. If that life is over, other arrays may be at their addresses:
@@ -128,50 +151,74 @@ bool Node::of_this_life(Process& process, u32 home) {
 
 void Node::touched(Process& process, const Touch& touch) {
     const u64 address = touch.address;
-    const bool write = touch.write;
+    // What can be shown only writable is asked for to be written.
+    const bool write = touch.write || (touch.minor && !abilities().minor);
     Place place;
     if (!locate(address, place)) return log("a fault at an address of no segment");
     auto [home, unit] = place;
     if (!segments_.unit_bytes(home) || (home != self_ && !links_[home].faults)) {
         // Never met: nothing is known of its units. Decided when it comes, or is given up.
-        if (coherence_.is_lost(home) || !links_[home].faults) check(process, poison_pages(process.faults, address & ~(PAGE - 1), PAGE));
+        if (coherence_.is_lost(home) || !links_[home].faults) lose_stranger(process, home, address & ~(PAGE - 1));
         else process.strangers.emplace_back(home, address & ~(PAGE - 1));
         return;
     }
-    if (!of_this_life(process, home)) return check(process, poison_pages(process.faults, address_of(home, unit), segments_.unit_bytes(home)));
-    process.waiting[place] |= !touch.mapped;
+    if (!of_this_life(process, home)) return lose(process, address_of(home, unit), segments_.unit_bytes(home));
+    Waiting& waiting = process.waiting[place];
+    waiting.map |= !touch.mapped;
+    waiting.barred |= touch.minor && !abilities().minor;
     touched_page_ = (address - address_of(home, unit)) / PAGE;
     if (home != self_ && !coherence_.may(home, unit, write)) links_[home].misses++;
     coherence_.want(home, unit, write);
 }
 
-void Node::resolve(Process& process, u32 home, u64 unit, bool map, bool write) {
+void Node::resolve(Process& process, u32 home, u64 unit, const Waiting& is, bool write) {
     if (process.faults < 0) return;
-    u64 at = address_of(home, unit), bytes = segments_.unit_bytes(home);
-    int error = map ? map_pages(process.faults, at, bytes, write) : 0;
+    const u64 at = address_of(home, unit), bytes = segments_.unit_bytes(home);
+    auto show = [&] { return is.barred ? map_barred(process.faults, at, bytes) : map_pages(process.faults, at, bytes, write); };
+    const bool ahead = home == self_ && is.map && !abilities().minor;  // the kernel does not say that a page of it is missing
+    if (ahead && !provide(unit)) return lose(process, at, bytes);
+    int error = is.map ? show() : 0;
     if (error == EFAULT && home == self_) {  // own pages that nobody has touched yet
-        try {
-            segments_.provide(unit);
-            error = map_pages(process.faults, at, bytes, write);
-        } catch (const Error& failed) {
-            log(failed.what());
-            error = poison_pages(process.faults, at, bytes);
-        }
+        if (!provide(unit)) return lose(process, at, bytes);
+        error = show();
     }
     check(process, error);
     if (write) check(process, protect_pages(process.faults, at, bytes, false));
-    else if (!map) check(process, wake_faults(process.faults, at, bytes));
+    else if (!is.map) check(process, wake_faults(process.faults, at, bytes));
+}
+
+bool Node::provide(u64 unit) {
+    try {
+        segments_.provide(unit);
+        return true;
+    } catch (const Error& failed) {
+        log(failed.what());
+        return false;
+    }
+}
+
+// Touches there end the process. One that the kernel leaves that to hears of it and does it; until then they wait.
+void Node::lose(Process& process, u64 address, u64 bytes) {
+    if (abilities().poison) check(process, poison_pages(process.faults, address, bytes));
+    else if (process.socket < 0) lose_pages(process.faults, address, bytes);
+    else lost(process.socket, address, bytes);
+}
+
+// A page of a host whose units are not known. Where the process does it itself, all: a lost part of a unit would keep the rest from being marked.
+void Node::lose_stranger(Process& process, u32 home, u64 address) {
+    if (abilities().poison) lose(process, address, PAGE);
+    else lose(process, address_of(home, 0), segment_bytes());
 }
 
 void Node::admit(u32 home, u64 unit, bool write) {
     bool somebody = false;
     for (auto& process : processes_) {
         auto found = process->waiting.find({home, unit});
-        if (found == process->waiting.end()) continue;
-        bool map = found->second;
+        if (found == process->waiting.end() || (found->second.barred && !write)) continue;
+        const Waiting is = found->second;
         process->waiting.erase(found);
-        if (of_this_life(*process, home)) resolve(*process, home, unit, map, write);
-        else check(*process, poison_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home)));
+        if (of_this_life(*process, home)) resolve(*process, home, unit, is, write);
+        else lose(*process, address_of(home, unit), segments_.unit_bytes(home));
         somebody = true;
     }
     if (somebody) holds_[{home, unit}] = now_ns() + HOLD_NS;
@@ -183,7 +230,7 @@ void Node::condemn(u32 home, u64 unit) {
         auto found = process->waiting.find({home, unit});
         if (found == process->waiting.end()) continue;
         process->waiting.erase(found);
-        check(*process, poison_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home)));
+        lose(*process, address_of(home, unit), segments_.unit_bytes(home));
     }
     arrived(home, unit, true, false);
 }
@@ -195,7 +242,7 @@ void Node::register_own(u64 unit) {
 }
 
 int Node::register_granule(Process& process, u64 granule) {
-    u64 at = granule * GRANULE, bytes = std::min(GRANULE, space_->layout.heap[1].pages * PAGE - at);
+    u64 at = granule * GRANULE, bytes = std::min(GRANULE, segment_bytes() - at);
     return process.faults < 0 ? 0 : register_faults(process.faults, address_of(self_, 0) + at, bytes);
 }
 
@@ -205,6 +252,10 @@ void Node::protect(u32 home, u64 unit) {
     for (auto& process : processes_)
         if (process->faults >= 0 && (home == self_ || process->socket >= 0))
             check(*process, protect_pages(process->faults, address_of(home, unit), segments_.unit_bytes(home), true));
+}
+
+void Node::mark(u32 home, u64 unit) {
+    if (!abilities().minor && follows(Rule::minor)) protect(home, unit);
 }
 
 // The one process that waits for a unit of another host, if it is one and its views are of this life.
@@ -218,14 +269,21 @@ Process* Node::only_waiter(u32 home, u64 unit) {
     return one;
 }
 
+void Node::restore(u64 unit) {
+    mark(self_, unit);
+    segments_.restore(unit);
+}
+
 void Node::fill(u32 home, u64 unit, Body body) {
+    mark(home, unit);
+    if (home == self_ && !abilities().minor) segments_.keep_returned(unit, body.data());
     // Where one process waits for a copy, the bytes go straight into its view, not yet writable: the word comes first.
     if (home != self_) {
         const u64 bytes = segments_.unit_bytes(home);
         Pieces& pieces = links_[home].pieces;
         Process* one = pieces.shown == bytes ? pieces.early : only_waiter(home, unit);
         if (one && (pieces.shown == bytes || copy_pages(one->faults, address_of(home, unit), body.data(), bytes, false) == 0)) {
-            if (auto found = one->waiting.find({home, unit}); found != one->waiting.end()) found->second = false;
+            if (auto found = one->waiting.find({home, unit}); found != one->waiting.end()) found->second = {};
             note_copy(home, unit);
             return segments_.filled(home);
         }
@@ -236,7 +294,12 @@ void Node::fill(u32 home, u64 unit, Body body) {
         log(std::string(full.what()) + "; evicting copies");
         copies_limit_ = segments_.copied_bytes() / 2;
         make_room();
-        segments_.fill(home, unit, body.data());
+        try {
+            segments_.fill(home, unit, body.data());
+        } catch (const Error&) {
+            segments_.punch(home, unit);  // a part of it may be seen
+            throw;
+        }
     }
     if (home != self_) note_copy(home, unit);
 }
@@ -297,7 +360,7 @@ void Node::arrived(u32 home, u64 unit, bool write, bool good) {
         prefetch->flying--;
         prefetch->good &= good;
         for (auto& process : processes_)
-            if (good && process->socket == prefetch->socket && of_this_life(*process, home)) resolve(*process, home, unit, true, write);
+            if (good && process->socket == prefetch->socket && of_this_life(*process, home)) resolve(*process, home, unit, {true}, write);
         if (!prefetch->flying && (prefetch->next == prefetch->end || !prefetch->good)) prefetched(prefetch->socket, prefetch->id, prefetch->good);
         else advance(prefetch);
     }

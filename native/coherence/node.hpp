@@ -5,6 +5,10 @@
 // wait, in order. Between hosts a PING goes every BEAT. What is borrowed from a host may be used for LEASE after the sending of
 // the last PING that it answered; the home takes lent units back LOST after it last heard of the borrower, which is later.
 //
+// Where the kernel maps what is in a file without asking (Abilities::minor), bytes are in the file only while processes of this host may
+// read them, and every process has their pages marked before they are there, so a first write asks. A process that may not read what
+// others of its host may has its range barred: then it asks for all.
+//
 // A new keeper does nothing before it is settled, that is, has every living process that its predecessor had: it could not
 // write-protect the memory of the others.
 #pragma once
@@ -45,6 +49,11 @@ struct Sync {                              // first on every connection, both wa
     u32 unit, faults;
 };
 
+struct Waiting {                           // a touch of a unit
+    bool map = false;                      // some of it is not mapped there
+    bool barred = false;                   // though it is in the file: it can be shown only writable
+};
+
 struct Process {                           // of this host, attached
     Process() = default;
     ~Process();                            // closes faults, which nobody watches then
@@ -55,7 +64,7 @@ struct Process {                           // of this host, attached
     u64 pid = 0;
     u32 place = ~0u;                       // Segments::take_place
     std::map<u32, u64> met;                // life_of each host when it got its first view of its bytes
-    std::map<std::pair<u32, u64>, bool> waiting;       // touches of (home, unit); true: some of it is not mapped there
+    std::map<std::pair<u32, u64>, Waiting> waiting;    // touches of (home, unit)
     std::vector<std::pair<u32, u64>> strangers;        // touches of (home, address) of a host that never came yet
 };
 
@@ -118,6 +127,7 @@ public:
     std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment
 
     std::function<void(int socket, u64 id, bool good)> prefetched;
+    std::function<void(int socket, u64 address, u64 bytes)> lost;    // to be told the process: LostNote
     std::function<void(const std::string&)> log;
 
     // Medium
@@ -129,7 +139,7 @@ public:
     void punch(u32 home, u64 unit) override { segments_.punch(home, unit); }
     void fill(u32 home, u64 unit, Body body) override;
     void save(u64 unit) override { segments_.save(unit); }
-    void restore(u64 unit) override { segments_.restore(unit); }
+    void restore(u64 unit) override;
     void drop_shadow(u64 unit) override { segments_.drop_shadow(unit); }
     bool take_slot(u32 home, u64 unit, u32& slot) override;
     void free_slot(u32 slot) override { segments_.free_slot(slot); }
@@ -159,7 +169,14 @@ private:
     bool locate(u64 address, Place& place) const;
     u64 address_of(u32 home, u64 unit) const { return base_ + home * reserve() + space_->layout.data_at + unit * segments_.unit_bytes(home); }
     void touched(Process& process, const Touch& touch);
-    void resolve(Process& process, u32 home, u64 unit, bool map, bool write);
+    void resolve(Process& process, u32 home, u64 unit, const Waiting& is, bool write);
+    bool provide(u64 unit);
+    void lose(Process& process, u64 address, u64 bytes);
+    void lose_stranger(Process& process, u32 home, u64 address);
+    u64 segment_bytes() const { return space_->layout.heap[1].pages * PAGE; }
+    void mark(u32 home, u64 unit);         // before its bytes are in the file, where that is needed
+    void mark_held(Process& process, u32 home);
+    void bar_stale(Process& process, u32 host);
     u64 life(u32 host) const { return life_of(segments_.head().seen[host], segments_.head().taken[host]); }
     bool of_this_life(Process& process, u32 home);
     void want_output(Link& link, bool want);

@@ -77,6 +77,7 @@ void Node::synced(u32 host, const Sync& sync) {
     link.synced = true;
     store(head.linked, head.linked | u64(1) << host);
     link.faults = sync.faults;
+    for (auto& process : processes_) bar_stale(*process, host);
     coherence_.connected(host);
     for (auto& process : processes_) {
         for (auto [home, address] : process->strangers)
@@ -128,7 +129,7 @@ void Node::take_piece(u32 host, const FrameHead& head) {
 // it. So what has come of it may be read at once, before the rest and before the word; it goes if the rest does not come.
 void Node::show_early(Link& link, u32 home, u64 at, u64 bytes) {
     Pieces& pieces = link.pieces;
-    if (segments_.word(home, pieces.unit) != invalid || waiting_.count({home, pieces.unit})) return;
+    if (segments_.word(home, pieces.unit) != invalid || waiting_.count({home, pieces.unit}) || !abilities().minor) return;
     if (pieces.bytes == bytes) pieces.early = only_waiter(home, pieces.unit);
     if (!pieces.early || copy_pages(pieces.early->faults, address_of(home, pieces.unit) + at, pieces.body.data() + at, bytes, true)) return;
     pieces.shown += bytes;
@@ -267,6 +268,7 @@ bool Node::tick(u64 now) {
 
 void Node::end_lease(u32 host, u64 until_ns) {
     links_[host].suspended = true;
+    const u64 ended = segments_.head().leased[host];
     suspend_until_ns_ = until_ns;
     discarded_ = 0;
     coherence_.suspend(host);
@@ -274,6 +276,7 @@ void Node::end_lease(u32 host, u64 until_ns) {
         log("the lease of what was borrowed from host " + links_[host].name + " has ended: " + std::to_string(discarded_) +
             " units that were written here could not be kept");
     suspend_until_ns_ = ~u64(0);
+    store(segments_.head().suspended[host], ended);
 }
 
 void Node::give_up(u32 host) {
@@ -284,7 +287,7 @@ void Node::give_up(u32 host) {
     coherence_.lost(host);
     for (auto& process : processes_) {
         for (auto [home, address] : process->strangers)
-            if (home == host) check(*process, poison_pages(process->faults, address, PAGE));
+            if (home == host) lose_stranger(*process, host, address);
         std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
     }
 }

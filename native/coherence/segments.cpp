@@ -70,8 +70,10 @@ Segments::Segments(const std::string& directory, u32 self, u32 hosts, u64 segmen
     clear_damage();
     std::vector<bool> used(SLOTS);
     for (u32 host = 0; host < hosts; host++)
-        if (host != self)
-            each_word(host, [&](u64, u64 word) { if (copy_state(word) == escrow && escrow_slot(word) < SLOTS) used[escrow_slot(word)] = true; });
+        each_word(host, [&](u64, u64 word) {
+            if (host == self && (word & RETURNED)) used[returned_slot(word)] = true;
+            if (host != self && copy_state(word) == escrow && escrow_slot(word) < SLOTS) used[escrow_slot(word)] = true;
+        });
     for (u32 slot = SLOTS; slot--;)
         if (!used[slot]) free_slots_.push_back(slot);
 }
@@ -108,7 +110,10 @@ void Segments::set_word(u32 home, u64 unit, u64 value) {
         if (int error = allocate_file(units_, page * PAGE, PAGE)) fail_os("no memory for the state of units", error);
         committed_[page] = true;
     }
+    const u64 before = word;
     store(word, value, std::memory_order_seq_cst);
+    const bool kept = (value & RETURNED) && returned_slot(value) == returned_slot(before);
+    if (home == self_ && (before & RETURNED) && !kept) free_slot(returned_slot(before));
 }
 
 void Segments::each_word(u32 home, const std::function<void(u64, u64)>& show) const {
@@ -126,6 +131,7 @@ void Segments::each_word(u32 home, const std::function<void(u64, u64)>& show) co
 const char* Segments::map(int fd, u64 bytes) {
     void* at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) fail_os("mapping a segment", errno);
+    if (!abilities().minor) madvise(at, bytes, MADV_NOHUGEPAGE);
     return static_cast<const char*>(at);
 }
 
@@ -160,8 +166,8 @@ void Segments::save(u64 unit) {
 }
 
 void Segments::restore(u64 unit) {
-    u64 size = unit_bytes(self_);
-    write_all(data_, bytes(Source::shadow, self_, unit, 0), size, unit * size);
+    const u64 size = unit_bytes(self_), is = word(self_, unit);
+    write_all(data_, bytes(is & RETURNED ? Source::slot : Source::shadow, self_, unit, returned_slot(is)), size, unit * size);
 }
 
 void Segments::drop_shadow(u64 unit) {
@@ -173,13 +179,30 @@ void Segments::drop_shadow(u64 unit) {
     if (home_state(word(self_, unit)) != lent) punch_file(shadow_, unit * size, size);
 }
 
-bool Segments::take_slot(u32 home, u64 unit, u32& slot) {
+bool Segments::take_slot(const char* bytes, u64 size, u32& slot) {
     if (free_slots_.empty()) return false;
     slot = free_slots_.back();
-    u64 size = unit_bytes(home);
-    write_all(escrow_, bytes(Source::copy, home, unit, 0), size, slot * UNIT_MAX);
+    write_all(escrow_, bytes, size, slot * UNIT_MAX);
     free_slots_.pop_back();
     return true;
+}
+
+bool Segments::take_slot(u32 home, u64 unit, u32& slot) { return take_slot(bytes(Source::copy, home, unit, 0), unit_bytes(home), slot); }
+
+void Segments::keep_returned(u64 unit, const char* bytes) {
+    u32 slot = 0;
+    if (!take_slot(bytes, unit_bytes(self_), slot)) throw Error(Code::no_room, "no escrow slot is free for a unit that came back");
+    set_word(self_, unit, returned_word(word(self_, unit), slot));
+}
+
+// A keeper was killed while it filled them in. The borrower may keep a copy: it says so, or that it has none, when it is met.
+void Segments::end_returns() {
+    std::vector<std::pair<u64, u64>> returned;
+    each_word(self_, [&](u64 unit, u64 word) { if (word & RETURNED) returned.emplace_back(unit, word); });
+    for (auto [unit, word] : returned) {
+        fill(self_, unit, bytes(Source::slot, self_, unit, returned_slot(word)));
+        set_word(self_, unit, home_word(home_shared, 0, 1u << owner_of(word)));
+    }
 }
 
 void Segments::free_slot(u32 slot) {
@@ -243,6 +266,7 @@ void Segments::tidy(u32 home) {
         });
         return;
     }
+    end_returns();
     each_word(self_, [&](u64 unit, u64 word) { if (home_state(word) == lent) punch_file(data_, unit * size, size); });
     each_unit(shadow_, [&](u64 unit) { if (home_state(word(self_, unit)) != lent) drop_shadow(unit); });
 }

@@ -37,11 +37,19 @@ struct UnitsHead {
     u64 leased[MAX_HOSTS];      // CLOCK_MONOTONIC: what is borrowed from that host may be used for LEASE from then on
     u64 heard[MAX_HOSTS];       // likewise: when something last came from it
     u64 linked;                 // bits: hosts that the keeper is connected to
+    u64 suspended[MAX_HOSTS];   // the `leased` whose end the keeper has carried out: nothing of it can be used
 };
 static_assert(sizeof(UnitsHead) <= PAGE);
 
 // Views of a host's arrays hold while it neither was restarted nor gave this host up: afterwards other arrays may be there.
 inline u64 life_of(u64 incarnation, u64 session) { return incarnation + 0x9e37'79b9'7f4a'7c15ull * session; }
+
+// Of an own unit that is lent, where processes of this host can read bytes before the word admits it (Abilities::minor): what came back is
+// in an escrow slot of this host, and will be the unit's bytes whatever becomes of the borrower, because somebody may have read them.
+constexpr u64 RETURNED = 1 << 2;
+constexpr u64 returned_word(u64 lent_word, u32 slot) { return (lent_word & 0xffff) | RETURNED | u64(slot) << 16; }
+constexpr u32 returned_slot(u64 word) { return u32(word >> 16 & 0xffff); }
+static_assert(SLOTS == 1 << 16);
 
 // A file's mapping of words that takes memory page by page: a full /dev/shm is an error, not a SIGBUS.
 class Segments {
@@ -69,6 +77,7 @@ public:
     void restore(u64 unit);
     void drop_shadow(u64 unit);               // soon: of units that are often lent the memory is kept
     bool take_slot(u32 home, u64 unit, u32& slot);
+    void keep_returned(u64 unit, const char* bytes);        // of a lent unit, before they are filled in; until its next word
     void free_slot(u32 slot);
     void tidy(u32 home);
     u64 copied_bytes() const { return copied_; }      // in caches, about
@@ -81,6 +90,8 @@ public:
 
 private:
     void clear_damage();
+    bool take_slot(const char* bytes, u64 size, u32& slot);
+    void end_returns();
     u64* words(u32 home) const { return reinterpret_cast<u64*>(map_ + PAGE) + home * WORDS; }
     int file(u32 home) const { return home == self_ ? data_ : caches_[home]; }
     static const char* map(int fd, u64 bytes);

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 
 #include "base/death.hpp"
+#include "faults/faults.hpp"
 #include "faults/keeper_process.hpp"
 #include "engine/engine.hpp"
 
@@ -97,6 +99,12 @@ void TierKeeper::attach_for(int socket, const TierAttachNote& note, int& fd) {
     if (note.space != space_->id()) throw Refusal{"closed:the space was removed, and another one made under its name; open it again"};
     if (attached_.count(socket)) throw Refusal{"bad_input:it is attached"};
     if (fd == NO_FILE_LEFT) throw Refusal{"not_permitted:the keeper could not take the process's userfaultfd: " + limit_of_files()};
+    if (fd >= 0 && bool(note.minor) != abilities().minor)
+        throw Refusal{"not_permitted:this process and the keeper of its space have different OPENSHELF_FAULTS; the keeper, process " +
+                      std::to_string(getpid()) + ", must end first"};
+    try {
+        if (fd >= 0) check_pages(place_.directory());
+    } catch (const Error& error) { throw Refusal{std::string("not_permitted:") + error.what()}; }
     const int faults = std::exchange(fd, -1);
     TierProcess is;
     if (faults >= 0) is.faults = std::make_shared<Descriptor>(faults);
@@ -110,7 +118,11 @@ void TierKeeper::attach_for(int socket, const TierAttachNote& note, int& fd) {
     is.arm = [socket](const std::vector<u32>& units, u64 ticket) {
         answer(socket, ArmNote{ticket}, {reinterpret_cast<const char*>(units.data()), units.size() * 4});
     };
-    const u32 client = engine_->attach(std::move(is));
+    is.lose = [socket](u64 address, u64 bytes) { answer(socket, LostNote{address, bytes}, {}); };
+    u32 client = NO_SLOT;
+    try {
+        client = engine_->attach(std::move(is));
+    } catch (const Error& error) { throw Refusal{std::string("not_permitted:") + error.what()}; }
     Process process{{}, client};
     try {
         if (faults >= 0)

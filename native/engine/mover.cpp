@@ -6,13 +6,15 @@
 #include <string_view>
 #include <utility>
 
+#include "faults/faults.hpp"
+
 namespace osf::engine {
 
 static const char* const watch = std::getenv("OPENSHELF_WATCH");
 
 Mover::Mover(Units& units, Viewers& viewers, Waiters& waiters, Slots& slots, Moment& moment, Flash& flash)
     : units_(units), viewers_(viewers), waiters_(waiters), slots_(slots), moment_(moment), flash_(flash),
-      watches_(!watch || std::string_view(watch) != "off") {}
+      watches_(abilities().minor && (!watch || std::string_view(watch) != "off")) {}
 
 void Mover::begin(const Job& job) {
     if (job.want == Want::touch) jobs_.push_front(job);
@@ -167,7 +169,7 @@ bool Mover::hide(const Job& job) {
     std::vector<u32> staying;
     for (u32 unit = job.first; unit < job.end(); unit++)
         if (units_.local(unit).stay) staying.push_back(unit);
-    if (staying.size() != job.count) {  // some were asked for, some chosen: all go
+    if (staying.size() != job.count || !abilities().minor) {  // some were asked for, some chosen: all go
         for (u32 unit : staying) units_.local(unit).stay = false;
         return false;
     }

@@ -2,7 +2,7 @@
 //
 // Before a unit's bytes are written to flash it is write-protected in every process that has it mapped, and only then read; it
 // leaves memory by a hole in the data file, which takes it out of all page tables at once; it comes back into the file before
-// anybody's page table shows it.
+// anybody's page table shows it (without MINOR: as soon as it is there, marked).
 //
 // A unit of a job is that job's alone: its word says filling, writing, dropping or discarding from the moment that the job is begun
 // until it has ended, and only who ends it changes that word. What became of a unit is told the waiters; a unit on its way out is
@@ -112,7 +112,7 @@ private:
     Slots& slots_;
     Moment& moment_;
     Flash& flash_;
-    const bool watches_;                     // uses are noticed; off only to measure what that costs
+    const bool watches_;                     // uses are noticed; not without MINOR, and to measure what that costs
     std::condition_variable work_;
     std::deque<Job> jobs_;
     u32 running_ = 0;

@@ -72,10 +72,12 @@ bool Mover::Reading::whole() const {
 // By way of a buffer that is one piece of memory, which disks like; from there into the pages that the units left behind or, where
 // there are none, into the file: giving it pages is most of the work then, and costs less so than by faults.
 void Mover::fill(const Job& job, char* buffer, std::unique_lock<std::mutex>& lock) {
+    const bool marked = viewers_.mark(job.first, job.count);
     lock.unlock();
     const u64 start = now_ns();
     Reading reading{job.count};
-    read_checked(job, buffer, reading);
+    if (marked) read_checked(job, buffer, reading);
+    else std::fill_n(reading.errors, job.count, no_memory(ENOMEM));
     if (!job.vacant) put_in_file(job, buffer, reading);
     // Who asked for the run sees it before anybody else can want it: the mutex is not held for that. Pinned: writable, when it is dirty.
     if (reading.whole() && job.want != Want::touch && job.want != Want::pin && !job.young) show_filled(job, lock);
@@ -158,8 +160,9 @@ void Mover::filled(const Job& job, const Reading& reading) {
 }
 
 void Mover::provide(const Job& job, std::unique_lock<std::mutex>& lock) {
+    const bool marked = viewers_.mark(job.first, job.count);
     lock.unlock();
-    const int error = allocate_file(units_.data(), u64(job.first) * UNIT, u64(job.count) * UNIT);
+    const int error = marked ? allocate_file(units_.data(), u64(job.first) * UNIT, u64(job.count) * UNIT) : ENOMEM;
     lock.lock();
     for (u32 unit = job.first; unit < job.end(); unit++) {
         if (error) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "faults/faults.hpp"
+
 namespace osf::engine {
 
 constexpr u32 AHEAD_LEAST = 8, AHEAD_MOST = 1024, AHEAD_OLD = 64;         // units
@@ -24,14 +26,15 @@ Ahead Streams::advance(Stream& stream, const Units& units, u32 unit, bool missed
     const u32 seen = unit + 1 - stream.first;
     const u32 most = std::clamp<u32>(u32(units.capacity / (units.capacity < 8192 ? 64 : 16)), AHEAD_LEAST, AHEAD_MOST);
     if (seen < 3) return {};
-    const bool young = seen < AHEAD_OLD;
+    const bool sees = abilities().minor, young = sees && seen < AHEAD_OLD;
     const u32 window = std::clamp(seen, AHEAD_LEAST, most);
     if (young && stream.end - unit > window / 2) return {};  // enough is there
     Ahead ahead{stream.end, stream.end, NO_UNIT, stream.zeros, young};
     while (ahead.last < units.count && ahead.last < unit + 1 + window && !units.unused(ahead.last)) ahead.last++;
     if (ahead.first == ahead.last) return {};
     stream.end = ahead.last;
-    if (!young) ahead.skip = stream.next = ahead.first + (ahead.last - ahead.first) / 2;
+    if (!sees) stream.next = ahead.last;  // the next touch that is seen is the one that misses
+    else if (!young) ahead.skip = stream.next = ahead.first + (ahead.last - ahead.first) / 2;
     return ahead;
 }
 

@@ -1,7 +1,8 @@
 // Touches of one process in rising order, followed by reads of what comes next. A stream knows which unit it expects to see touched.
 // While it is young, what was read ahead is left out of the page tables, so that every touch is seen, and one that is out of order
 // ends it: among random touches of neighbours no stream grows old. Later all is shown at once but for one unit in the middle of
-// what was read last: its touch says that the reader goes on.
+// what was read last: its touch says that the reader goes on. Where only misses are seen (Abilities::minor), a stream expects the next one
+// behind what was read ahead.
 #pragma once
 
 #include "engine/units.hpp"

@@ -15,6 +15,10 @@ u32 Viewers::attach(TierProcess process) {
     Viewer& viewer = all_[number];
     viewer.bit = 1ull << (number % 64);
     viewer.is = std::move(process);
+    if (!mark_all(viewer)) {
+        all_.erase(number);
+        throw Error(Code::os, "the keeper could not protect what is in memory from writes of the process");
+    }
     if (viewer.is.again) units_.mapped_everywhere(viewer.bit);
     // Touches that the earlier keeper had heard of, and not answered, are told nobody else: they wake, and touch again.
     if (viewer.is.again && viewer.is.faults) wake_faults(viewer.is.faults->fd, units_.data_at, units_.count * UNIT);
@@ -89,19 +93,45 @@ std::shared_ptr<Descriptor> Viewers::will_see(u32 client, u32 first, u32 count, 
     return viewer->is.faults;
 }
 
+static bool mark_pages(const Viewer& viewer, u64 start, u64 bytes) {
+    const int error = viewer.is.faults ? protect_pages(viewer.is.faults->fd, start, bytes, true) : 0;
+    if (error != ENOENT || bytes == UNIT) return !error || error == ESRCH || error == ENOENT;  // ENOENT: it is gone, with the process or by lose_pages
+    for (u64 at = start; at < start + bytes; at += UNIT)
+        if (!mark_pages(viewer, at, UNIT)) return false;
+    return true;
+}
+
 bool Viewers::protect(u32 unit) {
-    const u64 mapped = units_.local(unit).mapped;
-    for (auto& [number, viewer] : all_) {
-        if (!viewer.is.faults || !(mapped & viewer.bit)) continue;
-        const int error = protect_pages(viewer.is.faults->fd, units_.address_of(unit), UNIT, true);
-        if (error && error != ESRCH && error != ENOENT) return false;  // ENOENT: its range is gone, with the process
+    const u64 mapped = abilities().minor ? units_.local(unit).mapped : ~0ull;
+    for (auto& [number, viewer] : all_)
+        if ((mapped & viewer.bit) && !mark_pages(viewer, units_.address_of(unit), UNIT)) return false;
+    return true;
+}
+
+bool Viewers::mark(u32 first, u32 count) {
+    if (abilities().minor) return true;
+    for (auto& [number, viewer] : all_)
+        if (!mark_pages(viewer, units_.address_of(first), u64(count) * UNIT)) return false;
+    return true;
+}
+
+// In a process that is new here: all that is in the file, or on its way there, and not dirty.
+bool Viewers::mark_all(const Viewer& viewer) const {
+    if (abilities().minor) return true;
+    auto marked = [&](u32 unit) { return unit < units_.count && units_.tier(unit) != Tier::empty && units_.tier(unit) != Tier::flash && units_.tier(unit) != Tier::dirty; };
+    for (u32 unit = 0; unit < units_.count; unit++) {
+        const u32 first = unit;
+        while (marked(unit)) unit++;
+        if (first < unit && !mark_pages(viewer, units_.address_of(first), u64(unit - first) * UNIT)) return false;
     }
     return true;
 }
 
 void Viewers::poison(u32 client, u32 unit) {
     Viewer* viewer = find(client);
-    if (viewer && viewer->is.faults) poison_pages(viewer->is.faults->fd, units_.address_of(unit), UNIT);
+    if (!viewer || !viewer->is.faults) return;
+    if (abilities().poison) poison_pages(viewer->is.faults->fd, units_.address_of(unit), UNIT);
+    else viewer->is.lose(units_.address_of(unit), UNIT);
 }
 
 void Viewers::watch(u32 unit) {

@@ -2,6 +2,11 @@
 //
 // All processes' ranges are registered for MISSING, MINOR and WP faults, so what has no page table entry comes to the keeper first.
 // Local::mapped says in whose page tables a unit may be: bits are set before it is shown, and cleared only when it left memory.
+//
+// Where the kernel has no way to show a page that is not writable (Abilities::minor), it shows what is in the file by itself. Then a unit
+// may be in the page tables of all processes, none can be watched, and none leaves its pages behind; it is marked in every process before
+// its bytes are in the file (mark), so the first write of what is not dirty is seen all the same.
+//
 // Nothing here waits for a process: a stopped or dead one delays nobody.
 //
 // With the engine's mutex, all of it.
@@ -29,6 +34,7 @@ struct TierProcess {                         // as the engine sees it
     std::function<void(u64 id, bool good, const std::string& text)> answer;
     // Take them out of its page tables, soon; with a ticket (not 0), and say so.
     std::function<void(const std::vector<u32>& units, u64 ticket)> arm;
+    std::function<void(u64 address, u64 bytes)> lose;    // touches there end it; where the kernel cannot do it for the keeper
 };
 
 struct Viewer {
@@ -44,7 +50,7 @@ class Viewers {
 public:
     explicit Viewers(Units& units) : units_(units) {}
 
-    u32 attach(TierProcess process);
+    u32 attach(TierProcess process);         // throws if it cannot be kept from writing unseen
     void detach(u32 client);                 // with its pins
     Viewer* find(u32 client);                // or null
     Viewer& at(u32 client) { return all_.at(client); }
@@ -58,6 +64,7 @@ public:
     // That units which are being filled will be in its page tables, all but one: it is shown them without the mutex. Null: it has no faults.
     std::shared_ptr<Descriptor> will_see(u32 client, u32 first, u32 count, u32 skip);
     bool protect(u32 unit);                  // in every process that may have it mapped; false: one could not be
+    bool mark(u32 first, u32 count);         // before their bytes are in the file, in every process; false: one could not be. Nothing, with MINOR
     void poison(u32 client, u32 unit);       // whoever touches it there hears of it
     void watch(u32 unit);                    // the next touch is to be seen: by tell_watched, who has it mapped
     void tell_watched();                     // many at a time: each time costs the process more than each unit
@@ -70,6 +77,7 @@ public:
 
 private:
     bool all_attached() const;
+    bool mark_all(const Viewer& viewer) const;
 
     Units& units_;
     std::map<u32, Viewer> all_;

@@ -1,61 +1,28 @@
 #include "faults/faults.hpp"
 
 #include <cerrno>
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-// Newer than the headers of gcc 12's Debian; the numbers are the kernel's interface.
-#ifndef UFFDIO_CONTINUE_MODE_WP
-#define UFFDIO_CONTINUE_MODE_WP (u64(1) << 1)
-#endif
-#ifndef UFFD_FEATURE_WP_UNPOPULATED
-#define UFFD_FEATURE_WP_UNPOPULATED (1 << 13)
-#endif
-#ifndef UFFD_FEATURE_POISON
-#define UFFD_FEATURE_POISON (1 << 14)
-#endif
-#ifndef USERFAULTFD_IOC_NEW
-#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
-#endif
-#ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY 1
-#endif
+#include "faults/kernel.hpp"
 
 namespace osf::faults {
-
-struct Poison { u64 start, length, mode; std::int64_t updated; };
-constexpr unsigned long POISON = _IOWR(0xAA, 0x08, Poison);
-constexpr u64 FEATURES = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_MINOR_SHMEM |
-                         UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_WP_UNPOPULATED | UFFD_FEATURE_POISON;
 
 #ifdef OSF_STEPS
 std::atomic<Rule> broken_rule{Rule::all};
 #endif
 
 int open_faults(Faults& how) {
-    how = Faults::full;
-    int fd = int(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));
-    if (fd < 0) {
-        int device = ::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
-        if (device >= 0) {
-            fd = ioctl(device, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK);
-            close(device);
-        }
-    }
-    if (fd < 0) {
-        how = Faults::user;
-        fd = int(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
-    }
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) fail_os("no descriptor is left for a userfaultfd (ulimit -n)", errno);
+    how = abilities().how;
+    if (how == Faults::none) return -1;
+    const int fd = open_userfaultfd(how);
     uffdio_api api{};
     api.api = UFFD_API;
-    api.features = FEATURES;
+    api.features = abilities().features;
     if (fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0) return fd;
-    if (fd >= 0) close(fd);  // a kernel before 6.6
-    how = Faults::none;
+    if (fd >= 0) close(fd);
+    how = Faults::none;                  // it was permitted before
     return -1;
 }
 
@@ -67,18 +34,26 @@ bool read_fault(int fd, Touch& touch) {
         if (got != sizeof message) return false;
         if (message.event != UFFD_EVENT_PAGEFAULT) continue;
         u64 flags = message.arg.pagefault.flags;
-        touch = {message.arg.pagefault.address, (flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0, (flags & UFFD_PAGEFAULT_FLAG_WP) != 0};
+        touch = {message.arg.pagefault.address, (flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0, (flags & UFFD_PAGEFAULT_FLAG_WP) != 0,
+                 (flags & UFFD_PAGEFAULT_FLAG_MINOR) != 0};
         return true;
     }
 }
 
-int register_faults(int fd, u64 start, u64 bytes) {
+static int register_as(int fd, u64 start, u64 bytes, u64 mode) {
     uffdio_register range{};
     range.range = {start, bytes};
-    range.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP;
-    if (follows(Rule::minor)) range.mode |= UFFDIO_REGISTER_MODE_MINOR;
+    range.mode = mode;
     return ioctl(fd, UFFDIO_REGISTER, &range) ? errno : 0;
 }
+
+constexpr u64 WATCHED = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP;
+
+int register_faults(int fd, u64 start, u64 bytes) {
+    return register_as(fd, start, bytes, WATCHED | (abilities().minor && follows(Rule::minor) ? UFFDIO_REGISTER_MODE_MINOR : 0));
+}
+
+int bar_pages(int fd, u64 start, u64 bytes) { return register_as(fd, start, bytes, WATCHED | UFFDIO_REGISTER_MODE_MINOR); }
 
 int protect_pages(int fd, u64 start, u64 bytes, bool on) {
     uffdio_writeprotect range{};
@@ -103,13 +78,13 @@ int copy_pages(int fd, u64 start, const char* from, u64 bytes, bool wake) {
     return 0;
 }
 
-int map_pages(int fd, u64 start, u64 bytes, bool writable) {
+static int continue_pages(int fd, u64 start, u64 bytes, u64 mode) {
     bool skipped = false;
     u64 at = start;
     while (at < start + bytes) {
         uffdio_continue range{};
         range.range = {at, start + bytes - at};
-        range.mode = writable ? 0 : UFFDIO_CONTINUE_MODE_WP;
+        range.mode = mode;
         if (ioctl(fd, UFFDIO_CONTINUE, &range) == 0) break;
         int error = errno;
         if (range.mapped > 0) at += u64(range.mapped);
@@ -118,6 +93,13 @@ int map_pages(int fd, u64 start, u64 bytes, bool writable) {
     }
     return skipped ? wake_faults(fd, start, bytes) : 0;
 }
+
+int map_pages(int fd, u64 start, u64 bytes, bool writable) {
+    if (abilities().minor) return continue_pages(fd, start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP);
+    return writable ? protect_pages(fd, start, bytes, false) : wake_faults(fd, start, bytes);
+}
+
+int map_barred(int fd, u64 start, u64 bytes) { return continue_pages(fd, start, bytes, 0); }
 
 int wake_faults(int fd, u64 start, u64 bytes) {
     uffdio_range range{start, bytes};
@@ -137,6 +119,15 @@ int poison_pages(int fd, u64 start, u64 bytes) {
         else if (error != EAGAIN && error != EINTR) return error;
     }
     return skipped ? wake_faults(fd, start, bytes) : 0;
+}
+
+void lose_pages(int fd, u64 start, u64 bytes) {
+    static const int nothing = memfd_create("openshelf-lost", MFD_CLOEXEC);
+    void* at = reinterpret_cast<void*>(start);
+    // At the offset of its address: neighbours are one mapping.
+    if (nothing < 0 || mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, nothing, off_t(start)) == MAP_FAILED)
+        mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (fd >= 0) wake_faults(fd, start, bytes);
 }
 
 }  // namespace osf::faults

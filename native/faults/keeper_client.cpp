@@ -205,7 +205,7 @@ void KeeperClient::await_answer(int socket, u64 number, const std::string& doing
         if (!await_note(socket, note, text))
             throw Error(Code::host_lost, "the keeper ended, or did not answer, while " + doing + "; " + log_beside(keeping_.socket) + " may say why");
         if (std::holds_alternative<AnswerNote>(note) && number_of(note) == number) break;
-        heard(socket, note, text);
+        take(socket, note, text);
     }
     if (!is_good(note)) refused(text);
 }
@@ -263,9 +263,15 @@ void KeeperClient::watch() {
     } while (find_keeper());
 }
 
+// No answer.
+void KeeperClient::take(int socket, const Note& note, const std::string& text) {
+    if (const LostNote* lost = std::get_if<LostNote>(&note)) lose_pages(faults_, lost->address, lost->bytes);
+    else heard(socket, note, text);
+}
+
 void KeeperClient::hear(const Note& note, std::string& text) {
     const AnswerNote* answer = std::get_if<AnswerNote>(&note);
-    if (!answer) return heard(socket_, note, text);
+    if (!answer) return take(socket_, note, text);
     std::lock_guard guard(mutex_);
     auto found = pending_.find(answer->number);
     if (found == pending_.end()) return;

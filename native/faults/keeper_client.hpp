@@ -136,6 +136,7 @@ protected:
 private:
     void watch();
     void hear(const Note& note, std::string& text);
+    void take(int socket, const Note& note, const std::string& text);
     bool find_keeper();                       // false: this object goes
     bool adopt(Dialled& next);                // likewise
     void attach_again();

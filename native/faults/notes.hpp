@@ -24,6 +24,7 @@ struct AttachNote {                          // text: the directory, a newline, 
     static constexpr u64 kind = 2;
     static constexpr bool text = true;
     u64 space = 0, pid = 0, place = 0;       // place: Segments::take_place
+    u64 minor = 0;                           // Abilities::minor
 };
 struct PrefetchNote {
     static constexpr u64 kind = 3;
@@ -59,6 +60,7 @@ struct TierAttachNote {                      // the userfaultfd comes along
     u32 slot = 0, member = 0;                // of the space's members
     u32 read_only = 0, again = 0;            // again: an earlier keeper had this process
     u64 pins = 0;                            // how many will be told
+    u64 minor = 0;                           // Abilities::minor
 };
 struct AskNote {                             // text: many ranges of units, instead of the bytes from address on
     static constexpr u64 kind = 10;
@@ -100,13 +102,18 @@ struct AnswerNote {                          // text: the answer, or why there i
     static constexpr bool text = true;
     u64 number = 0, good = 0;                // number 0: of a note that has none
 };
+struct LostNote {                            // to a process, whose kernel cannot do it for the keeper: touches there end it from now on
+    static constexpr u64 kind = 17;
+    static constexpr bool text = false;
+    u64 address = 0, bytes = 0;
+};
 struct ChildNote {                           // the connection of a process that is being forked comes along
     static constexpr u64 kind = 16;
     static constexpr bool text = false;
 };
 
 using Note = std::variant<AnswerNote, OpenNote, AttachNote, PrefetchNote, StatusNote, CloseNote, MeetNote, LeaveNote, TierAttachNote, AskNote, CancelNote,
-                          ReorderNote, UnpinNote, ArmNote, ArmedNote, ChildNote>;
+                          ReorderNote, UnpinNote, ArmNote, ArmedNote, LostNote, ChildNote>;
 u64 number_of(const Note& note);             // 0: it has none
 bool is_good(const Note& note);              // an answer, and a good one
 

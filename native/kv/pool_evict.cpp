@@ -75,7 +75,7 @@ using Lowest = std::priority_queue<KvWorth, std::vector<KvWorth>, std::greater<>
 // The lowest of a sample, which is filled up again as blocks go: all leaves would be too many to look at, and their values change
 // with time, each in its own way, so that no order of them can be kept.
 u32 KvPool::evict_lowest(u32 want, float worth) {
-    constexpr u32 SAMPLE = 512, MORE = 4;
+    constexpr u32 ASKED = 512, MORE = 4;
     KvEviction round(*this, true);
     Lowest lowest;
     const u64 clock = load(head_->clock);
@@ -88,7 +88,7 @@ u32 KvPool::evict_lowest(u32 want, float worth) {
         all = head_->leaf_count <= most;
         for (u32 at = 0; at < std::min(head_->leaf_count, most); at++) ask(leaves_[all ? at : random() % head_->leaf_count]);
     };
-    for (ask_some(SAMPLE); round.count() < want;) {
+    for (ask_some(ASKED); round.count() < want;) {
         if (lowest.empty()) {
             if (all) break;
             ask_some(NO_SLOT);
@@ -99,7 +99,7 @@ u32 KvPool::evict_lowest(u32 want, float worth) {
         lowest.pop();
         if (!round.doom(slot)) continue;         // asked twice
         if (parent && leaf(entries_[parent - 1])) ask(parent - 1);
-        if (lowest.size() < SAMPLE) ask_some(MORE);
+        if (lowest.size() < ASKED) ask_some(MORE);
     }
     return round.finish();
 }

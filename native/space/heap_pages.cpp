@@ -3,7 +3,9 @@
 #include <bit>
 #include <cerrno>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/statfs.h>
 
 #include "space/heap.hpp"
 
@@ -172,6 +174,10 @@ void Heap::commit_maps(u64 from, u64 to) {
     if (kind_ == data) commit_range(control_fd_, map_.owners, from * 4, to * 4);
 }
 
+void Heap::adopt_memory(u64 pages) {
+    for (u64 block = 0; block < div_up(pages * PAGE, BLOCK); block++) commits()[block / 64] |= 1ull << (block % 64);
+}
+
 void Heap::set_limit(u64 limit) {
     lock_pages();
     PageHeap& heap = pages();
@@ -198,6 +204,12 @@ u64 Heap::largest_run() const {
     return best;
 }
 
+static const char* remedy(int data_fd) {
+    struct statfs file_system {};
+    if (fstatfs(data_fd, &file_system) == 0 && file_system.f_type == HUGETLBFS_MAGIC) return "let the machine have more huge pages (vm.nr_hugepages)";
+    return "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory";
+}
+
 // Memory is given to 2 MiB blocks, once, by whoever first takes a page of them, before the page is touched.
 bool Heap::commit(u64 ref) {
     u64 first = extent_page(ref) * PAGE / BLOCK, last = ((extent_page(ref) + extent_pages(ref)) * PAGE - 1) / BLOCK;
@@ -218,9 +230,8 @@ bool Heap::commit(u64 ref) {
             // An older kernel does not know the advice, and it may not wait for faults; fallocate gives no huge pages but is as safe.
             if (error == EINVAL || error == EFAULT) error = allocate_file(data_fd_, block * BLOCK, bytes);
             if (error)
-                throw Error(Code::no_room, "the file system behind the space has no memory left for " + std::to_string(bytes) +
-                                               " bytes (" + std::strerror(error) + "); in a container raise --shm-size, use " +
-                                               "--ipc=host, or an emptyDir with medium: Memory");
+                throw Error(Code::no_room, "the file system behind the space has no memory left for " + std::to_string(bytes) + " bytes (" +
+                                               std::strerror(error) + "); " + remedy(data_fd_));
         }
         for (; block < end; block++)
             std::atomic_ref<u64>(commits()[block / 64]).fetch_or(1ull << (block % 64));

@@ -10,6 +10,7 @@
 
 #include "space/space.hpp"
 #include "base/trusted.hpp"
+#include "space/device.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -67,11 +68,6 @@ static u64 size_of(int fd) {
     struct stat status {};
     if (fstat(fd, &status) < 0) fail_os("fstat", errno);
     return u64(status.st_size);
-}
-
-static bool is_device(int fd) {
-    struct stat status {};
-    return fstat(fd, &status) == 0 && S_ISCHR(status.st_mode);
 }
 
 u64 header_check(const Header& header) { return hash_bytes(&header, offsetof(Header, check), VERSION); }
@@ -181,6 +177,7 @@ void Space::create(const CreateOptions& options) {
         if (ftruncate(file.fd, off_t(size)) < 0) fail_os("making " + path, errno);
         return file.keep();
     };
+    File device(-1);    // held until the space holds it
     {
         const Folder folder(dir);
         auto make_in = [&](const std::string& name, u64 size) { return make(dir + "/" + name, folder.open(name, fresh), size); };
@@ -192,6 +189,11 @@ void Space::create(const CreateOptions& options) {
         if (int error = allocate_file(control.fd, 0, layout.heap[0].bits)) fail_os("no memory for the metadata of the space", error);
         if (int error = allocate_file(members.fd, 0, PINS_AT)) fail_os("no memory for the members of the space", error);
         if (pwrite(control.fd, &header, sizeof header, 0) != ssize_t(sizeof header)) fail_os("writing the header", errno);
+        if (options.device) {
+            device.fd = folder.open_data(O_RDWR);
+            const size_t slash = dir.rfind('/');
+            claim_device(label_place(device.fd), backing, {options.boot_id, dir.substr(0, slash), dir.substr(slash + 1), options.name, header.created_ns});
+        }
     }
     register_fork_handlers();
     std::unique_lock gate(join_gate());
@@ -199,6 +201,7 @@ void Space::create(const CreateOptions& options) {
     JoinLock join(space->members_fd_, std::move(gate));
     space->members.join(false);
     space->data.commit_maps(0, limit);
+    if (options.device) space->data.adopt_memory(limit);
     space->data.set_limit(limit);
     space->index.create();
 }
@@ -258,6 +261,7 @@ void Space::map_files() {
     map(members_fd_, layout.members_at, layout.members_bytes, true, "members");
     data_fd_ = folder.open_data(flags);
     const bool fixed = is_device(data_fd_);
+    if (fixed) hold_device(label_place(data_fd_), header().backing, header());
     if (!header().tiers) map_data();
     members.attach(members_fd_, base_ + layout.members_at);
     attach_parts();
@@ -269,7 +273,8 @@ void Space::map_files() {
 
 // A file may grow later: mapped to the end of the reservation, what it gains appears everywhere at once.
 void Space::map_data() {
-    u64 length = is_device(data_fd_) ? std::max<u64>(load(roots().pages[1].limit), BLOCK / PAGE) * PAGE : layout.heap[1].pages * PAGE;
+    const u64 whole_pages = std::max(header().page_size, BLOCK);
+    u64 length = is_device(data_fd_) ? std::max(align_up(load(roots().pages[1].limit) * PAGE, whole_pages), whole_pages) : layout.heap[1].pages * PAGE;
     int protection = PROT_READ | (read_only_ ? 0 : PROT_WRITE);
     if (mmap(base_ + layout.data_at, length, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, data_fd_, 0) == MAP_FAILED)
         fail_os("mapping the data of the space at " + directory_, errno);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <unordered_map>
 
+#include "space/device.hpp"
 #include "space/space.hpp"
 
 namespace osf::space {
@@ -258,7 +259,7 @@ u64 Space::seal_value() const {
 // A block that nothing lives in gives its memory back, so that it is certainly zero when it is taken again; one that
 // something lives in has memory.
 void Space::repair_commits(u64 limit) {
-    if (tiered()) return;  // the keeper's
+    if (tiered() || is_device(data_fd_)) return;  // the keeper's; a device has all its memory always
     for (u64 block = 0; block < div_up(limit * PAGE, BLOCK); block++) {
         u64 words = BLOCK / PAGE / 64, taken = 0, bit = 1ull << (block % 64);
         for (u64 word = block * words; word < std::min((block + 1) * words, div_up(limit, 64)); word++) taken |= data.bits()[word];

@@ -67,7 +67,7 @@ void TierClient::map_data() {
 }
 
 void TierClient::hand_over(int socket, bool again, size_t pins) {
-    introduce(socket, TierAttachNote{id_, u64(getpid()), space_.members.slot(), space_.members.id(), read_only_, again, pins}, {});
+    introduce(socket, TierAttachNote{id_, u64(getpid()), space_.members.slot(), space_.members.id(), read_only_, again, pins, abilities().minor}, {});
 }
 
 // All in one call where the kernel can: then other cores are interrupted once, and not for each.
@@ -145,7 +145,8 @@ void TierClient::give_up() {
     std::unique_lock lock(mutex_);
     unattached_ = "the space '" + name_ + "' was removed, and its keeper ended";  // first: who touches its pages tells it
     lock.unlock();
-    if (faults_ >= 0) poison_pages(faults_, data_at_, bytes_);
+    if (faults_ >= 0 && abilities().poison) poison_pages(faults_, data_at_, bytes_);
+    else if (faults_ >= 0) lose_pages(faults_, data_at_, bytes_);
     lock.lock();
     for (auto& [id, pending] : pending_)
         if (!pending.done) pending.done = true, pending.answer = "closed:" + unattached_;
@@ -275,11 +276,7 @@ void TierClient::attach_child() {
 bool TierClient::forbid() {
     // Without faults nothing is on flash that this process has a view of, and no keeper is left to take it there.
     if (plain() && space_.removed()) return false;
-    char* at = reinterpret_cast<char*>(data_at_);
-    const int nothing = memfd_create("openshelf-lost", MFD_CLOEXEC);
-    if (nothing < 0 || mmap(at, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, nothing, 0) == MAP_FAILED)
-        mmap(at, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    if (nothing >= 0) close(nothing);
+    lose_pages(-1, data_at_, bytes_);
     return true;
 }
 

@@ -1,5 +1,7 @@
 """Openshelf: one memory address space for AI."""
 
+from importlib.metadata import version
+
 from openshelf.errors import OpenshelfError
 from openshelf.fabric import Fabric
 from openshelf.kv import KVPool, Layout
@@ -22,3 +24,5 @@ __all__ = [
     "Where",
     "spaces",
 ]
+
+__version__ = version("openshelf")

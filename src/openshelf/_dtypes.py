@@ -40,6 +40,11 @@ class ElementType:
     def __init__(self, code: int, descr: str, itemsize: int, name: str) -> None:
         self.code, self.descr, self.itemsize, self.name = code, descr, itemsize, name
 
+    @property
+    def torch_only(self) -> bool:
+        """Whether numpy has no such type."""
+        return self.code in _TORCH_ONLY
+
 
 _BY_CODE = {code: ElementType(code, "", dtype.itemsize, dtype.name) for code, dtype in NUMPY_BY_CODE.items()}
 _BY_CODE |= {code: ElementType(code, "", itemsize, name) for code, (name, itemsize) in _TORCH_ONLY.items()}

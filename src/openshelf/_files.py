@@ -19,13 +19,29 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from openshelf.errors import NotPermitted
+from openshelf.errors import BadInput, NotPermitted
 
 _REMEDY = "remove it if you did not put it there, or use another path"
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"),
 )  # fmt: skip
+
+
+def given_path(path: str | os.PathLike[str], what: str) -> Path:
+    """A path as a caller gives it, absolute; `~` is the user's home. BadInput says what was to be a path."""
+    try:
+        text = os.fsdecode(path)
+        if not text.encode() or "\0" in text:
+            raise ValueError
+        found = Path(text).expanduser().absolute()
+    except (TypeError, ValueError):
+        raise BadInput(f"{what} is a path, got {path!r}") from None
+    except RuntimeError as error:
+        raise BadInput(f"{what}={text!r}: {error}") from None
+    if any(len(part.encode()) > 255 for part in found.parts):
+        raise BadInput(f"{what}={text[:80]!r}... is too long: a name in a path has at most 255 bytes")
+    return found
 
 
 def open_own(

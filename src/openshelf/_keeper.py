@@ -19,7 +19,7 @@ def _read_key(path: str) -> bytes:
     text = _files().read_own(path, 1 << 16, secret=True)
     found = re.search(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r?$""", text, re.M)
     if not found:
-        raise SystemExit(f"the hosts file {path} has no line with `key: ` and 64 hex digits")
+        raise ValueError(f"the hosts file {path} has no line with `key: ` and 64 hex digits")
     return bytes.fromhex(found[1].decode())
 
 
@@ -91,7 +91,8 @@ def main() -> None:
         core.keeper_run(args.root, hosts, args.own, key, args.linger, args.boot_id)
         print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, ended", flush=True)
     except Exception as error:
-        raise SystemExit(f"{_now()} {type(error).__name__}: {error}") from None
+        # By these words it is known from one that was killed, which is started again.
+        raise SystemExit(f"{_now()} the keeper ended: {type(error).__name__}: {error}") from None
 
 
 def _now() -> str:

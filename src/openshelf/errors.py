@@ -30,6 +30,10 @@ class BadAddress(OpenshelfError, ValueError):
     """The address is outside the space or nothing is allocated there."""
 
 
+class OutOfRange(OpenshelfError, IndexError):
+    """There is no such row, element or block."""
+
+
 class AddressOccupied(OpenshelfError):
     """Something else is mapped where this space has its base address."""
 

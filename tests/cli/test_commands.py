@@ -21,7 +21,7 @@ from openshelf.space.hosts.start_keeper import answers, socket_path
 
 def openshelf(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "import sys; from openshelf.cli import main; sys.exit(main())", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"COLUMNS": "200"})
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def answer(*args: str) -> Any:
@@ -129,15 +129,6 @@ def test_keeper_runs_until_it_is_told_to_end(home: Path, url: str) -> None:
     ambiguous = openshelf("keeper")
     assert ambiguous.returncode == 1
     assert "name the one that is meant" in ambiguous.stderr
-
-
-@pytest.mark.parametrize(
-    "command", ["", "ls", "stat", "rm", "hosts", "keeper", "plan", "probe", "fabric", "top", "tour"]
-)
-def test_help_is_there(command: str) -> None:
-    done = openshelf(*command.split(), "--help")
-    assert done.returncode == 0
-    assert "usage: openshelf" in done.stdout
 
 
 @pytest.mark.serial

@@ -57,4 +57,4 @@ def test_metrics_are_well_formed_and_count_tokens(space: osf.Space) -> None:
     assert 'openshelf:prefix_cache_hits_total{space="demo",pool="kv"} 64\n' in text
     assert 'openshelf:prefix_cache_queries_total{space="demo",pool="kv"} 96\n' in text
     assert r'tenant="a \"tenant\""' in text
-    assert kv_metrics("x", []).count("# TYPE") == 14
+    assert kv_metrics({"x": []}).count("# TYPE") == 14

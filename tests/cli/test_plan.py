@@ -108,11 +108,18 @@ def test_config_of_transformers(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
     path = tmp_path / "llama" / "config.json"
     options = ("--fabric", "laptop", "--length", 8)
-    facts = said(capsys, "run", path, *options, "--budget", "200KiB", "--batch", 2, "--weights", path.parent)
+    facts = said(capsys, "run", path, *options, "--budget", "200KiB", "--batch", 2)
     assert facts["run"]["results"] == [[2, 8, 96]]
     training = said(capsys, path.parent, *options, "--budget", "400KiB", "--train")
     assert training["given_bytes"] == pytest.approx(3 * facts["given_bytes"], rel=0.01)  # two states more
-    assert "give --weights" in refused(capsys, "run", path, "--budget", "1MiB")
+    (path.parent / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    assert "give --weights" in refused(capsys, "run", path.parent, "--budget", "1MiB")
+    (path.parent / "adapter.safetensors").touch()
+    quick = ("--budget", "200KiB", "--time-limit", 0.2)
+    assert "it has adapter.safetensors" in refused(capsys, "run", path.parent, *options, *quick)
+    assert "there is no" in refused(capsys, "run", path, "--budget", "200KiB", "--weights", tmp_path / "nowhere")
+    weights = ("--weights", tmp_path / "elsewhere.safetensors")
+    assert "run" in said(capsys, "run", path, *options, "--budget", "200KiB", "--batch", 2, *weights)
     path.write_text("{}")
     assert "no config of a causal language model" in refused(capsys, path, "--budget", "1MiB")
 

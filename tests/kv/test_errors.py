@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openshelf import KVPool, Layout, Space
-from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, OpenshelfError
+from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, NotPermitted, OpenshelfError
 from tests.kv.prompts import BLOCK, LAYOUT, cache_of, look, put, tokens_of
 
 
@@ -165,7 +165,7 @@ def test_bad_puts_values_and_drafts(pool: KVPool) -> None:
     pool.put("key", bytes(100))
     with pytest.raises(BadInput, match=r"100 bytes.*only 10"):
         pool.get_into("key", bytearray(10))
-    with pytest.raises(BufferError):
+    with pytest.raises(NotPermitted):
         pool.get_into("key", bytes(100))
     with pytest.raises(Mismatch, match="text or bytes"):
         pool.get(7)  # type: ignore[arg-type]

@@ -301,6 +301,14 @@ def test_other_models_share_room_but_no_blocks(space: Space, pool: KVPool) -> No
             assert stranger.stats()["blocks"] == 2
 
 
+def test_the_first_of_some_plain_values_is_found(pool: KVPool) -> None:
+    pool.put("b", b"some bytes")
+    pool.put("c", b"other bytes")
+    assert pool.first_of(["a", b"b", "c"]) == 1
+    assert pool.first_of(name for name in ("c", "b")) == 0
+    assert pool.first_of(["a", "d"]) is pool.first_of([]) is None
+
+
 def test_plain_values(pool: KVPool) -> None:
     value = np.random.default_rng(1).bytes(2000)  # four blocks
     assert pool.put("key", value) == Stored(4, 0, 4, 0)

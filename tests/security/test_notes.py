@@ -100,7 +100,9 @@ def test_a_child_whose_connection_is_none_is_nobody(home: Path, url: str, tmp_pa
 def test_a_process_that_attaches_with_no_userfaultfd_is_refused(home: Path, tmp_path: Path) -> None:
     with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
         pid, sock = space.describe()["tiers"]["keeper"], start_keeper.of_space(home / "shelf").socket
-        note = struct.pack("<QQQIIIIQ", _TIER_ATTACH, _core.space_id(str(home / "shelf")), os.getpid(), 0, 0, 0, 0, 0)
+        note = struct.pack(
+            "<QQQIIIIQQ", _TIER_ATTACH, _core.space_id(str(home / "shelf")), os.getpid(), 0, 0, 0, 0, 0, 1
+        )
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process, open("/dev/null") as null:
             process.settimeout(20)
             process.connect(str(sock))

@@ -37,6 +37,7 @@ EXCEPTIONS = {
     "show/tour/orders.py": (2, "in a private temporary directory"),
     "show/tour/two_hosts.py": (1, "in a private temporary directory"),
     "space/hosts/start_keeper.py": (1, KERNEL),
+    "space/create/backing.py": (1, KERNEL),
     "space/create/registry.py": (
         3,
         "the kernel's, and a folder of which only the name is looked at",

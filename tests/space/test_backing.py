@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import Closed, NameTaken, NoRoom
+from openshelf.errors import BadInput, Closed, NameTaken, NoRoom, NotPermitted
 from tests.conftest import needs_root
 from tests.processes import Peer
 from tests.space import shelf
@@ -122,6 +122,88 @@ def test_huge_pages_are_used_where_the_mount_offers_them(home: Path, mounted: tu
         del array
     Space.remove("shelf")
     assert list(point.iterdir()) == []
+
+
+@pytest.fixture
+def hugetlbfs(mounted: tuple[Path, str]) -> Iterator[Path]:
+    """A mount that has eight huge pages to itself."""
+    point, text = mounted
+    pool = Path("/proc/sys/vm/nr_hugepages")
+    before = int(pool.read_text())
+    try:
+        pool.write_text(str(before + 8))
+        if (given := int(pool.read_text())) < before + 8:
+            pytest.skip(f"the kernel gives {given - before} huge pages, 8 are needed")
+        done = subprocess.run(
+            ["mount", "-t", "hugetlbfs", "-o", "pagesize=2M,size=16M", "none", text],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            pytest.skip(f"no hugetlbfs can be mounted here: {done.stderr.strip()}")
+        yield point
+    finally:
+        pool.write_text(str(before))
+
+
+@needs_root
+@pytest.mark.serial  # the pool of huge pages is the machine's
+def test_hugetlbfs_backs_a_space_until_its_pages_are_used_up(home: Path, hugetlbfs: Path, peer: Peer) -> None:
+    with Space.create("shelf", "8MiB", backing=hugetlbfs) as space:
+        assert space.describe()["file_system"] == "hugetlbfs"
+        assert space.describe()["page_size"] == 2 << 20
+        array = space.put("a", shelf.pattern(1, 5 << 20))
+        assert space.describe()["huge_bytes"] == 6 << 20
+        peer.call(shelf.open_space)
+        assert np.array_equal(peer.call(shelf.read, "a"), shelf.pattern(1, 5 << 20))
+        space.grow("4MiB")
+        space.put("b", shelf.pattern(2, 5 << 20))
+        assert np.array_equal(peer.call(shelf.read, "b"), shelf.pattern(2, 5 << 20))
+        with pytest.raises(NoRoom, match="3 huge pages of 2 MiB free, the space wants 8 MiB"):
+            Space.create("other", "8MiB", backing=hugetlbfs)
+        with pytest.raises(BadInput, match="a flash tier moves pieces of 64 KiB"):
+            Space.create("other", "32MiB", backing=hugetlbfs, flash=f"{home}/flash:64MiB")
+        peer.kill()
+        space.delete("b")
+        assert not space.zeros("c", 5 << 20, "uint8").numpy().any()
+        assert np.array_equal(array.numpy(), shelf.pattern(1, 5 << 20))
+        assert shelf.problems(space) == shelf.SOUND
+        del array
+    Space.remove("shelf")
+    assert list(hugetlbfs.iterdir()) == []
+
+
+@needs_root
+@pytest.mark.serial
+def test_huge_pages_that_others_took_are_missed_with_an_error(home: Path, hugetlbfs: Path) -> None:
+    with Space.create("one", "16MiB", backing=hugetlbfs) as one, Space.create("two", "16MiB", backing=hugetlbfs) as two:
+        kept = one.put("a", shelf.pattern(1, 10 << 20))
+        with pytest.raises(NoRoom, match="nr_hugepages"):
+            two.put("a", shelf.pattern(2, 10 << 20))
+        assert np.array_equal(kept.numpy(), shelf.pattern(1, 10 << 20))
+        del kept
+    Space.remove("one")
+    with Space.open("two") as two:
+        two.put("a", shelf.pattern(2, 10 << 20))
+        assert np.array_equal(two["a"].numpy(), shelf.pattern(2, 10 << 20))
+    Space.remove("two")
+
+
+def test_dram_beyond_a_device_is_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel says of a DAX device; what devices do themselves is tried in tests/machines."""
+    (tmp_path / "null").mkdir()
+    (tmp_path / "null/size").write_text(str(64 << 20))
+    (tmp_path / "null/align").write_text(str(2 << 20))
+    monkeypatch.setattr("openshelf.space.create.registry.DAX_DEVICES", tmp_path)
+    for dram in ("64MiB", (62 << 20) + 1, "1GiB"):
+        with pytest.raises(NoRoom, match=r"the device /dev/null has room for 62 MiB \(65011712 bytes"):
+            Space.create("shelf", dram, backing="/dev/null")
+    with pytest.raises(BadInput, match="a flash tier moves pieces of 64 KiB"):
+        Space.create("shelf", "32MiB", backing="/dev/null", flash=f"{tmp_path}/flash:64MiB")
+    with pytest.raises(NotPermitted, match="is a device"):  # it is none, and is not opened
+        Space.create("shelf", "62MiB", backing="/dev/null")
+    assert list(home.glob("[!.]*")) == []
 
 
 def test_file_on_disk_backs_a_space(home: Path, tmp_path: Path, peer: Peer) -> None:

@@ -19,6 +19,7 @@ from openshelf.errors import (
     NoRoom,
     NotPermitted,
     OpenshelfError,
+    OutOfRange,
     TooManyMembers,
     UnknownName,
 )
@@ -107,7 +108,7 @@ def test_array_without_dimensions_has_no_length_and_no_parts(space: Space) -> No
     array = space.put("a", 5)
     with pytest.raises(Mismatch, match="no length"):
         len(array)
-    with pytest.raises(Mismatch, match="no parts"):
+    with pytest.raises(OutOfRange, match="no rows"):
         array[0]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
-import pickle
 import signal
 import stat
 import threading
@@ -61,7 +59,7 @@ def test_backing_is_a_new_file_and_nothing_else(home: Path, tmp_path: Path) -> N
     with pytest.raises(NameTaken):
         Space.create("demo", "16MiB", backing=tmp_path / "mine")
     assert (tmp_path / "mine").exists()
-    with pytest.raises(BadInput, match="not a path"):
+    with pytest.raises(BadInput, match="backing is a path"):
         Space.create("demo", "16MiB", backing="a\0b")
     with pytest.raises(BadInput, match="there is no directory"):
         Space.create("demo", "16MiB", backing=tmp_path / "no" / "file")
@@ -133,7 +131,7 @@ def test_wrong_numbers_are_named(space: Space) -> None:
         lambda: array.atomic(1.5),  # type: ignore[arg-type]
         lambda: array.atomic().add(1.5),  # type: ignore[arg-type]
         lambda: array.atomic().wait(0, "x"),  # type: ignore[arg-type]
-        lambda: array[1.5],  # type: ignore[index]
+        lambda: array[1.5],
         lambda: space.at(1.5, 3, "u1"),  # type: ignore[arg-type]
         lambda: space.where(1.5),  # type: ignore[arg-type]
         lambda: space.barrier("b", 1.5),  # type: ignore[arg-type]
@@ -152,8 +150,6 @@ def test_an_array_is_a_handle_that_numpy_understands(space: Space) -> None:
     assert np.asarray(array).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert space.put("b", array).numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert space.put("row", array[1]).numpy().tolist() == [3, 4, 5]
-    with pytest.raises(Mismatch, match=r"\.numpy\(\)"):
-        array[0] = 1
     with pytest.raises(Mismatch, match="mask"):
         space.put("c", np.ma.masked_array([1, 2], [True, False]))
     with pytest.raises(Mismatch, match="cannot be put"):
@@ -167,15 +163,6 @@ def test_tensors_are_stored_as_they_look(space: Space) -> None:
     for wrong in (torch.zeros(3).to_sparse(), torch.zeros(3, device="meta")):
         with pytest.raises(Mismatch, match="no plain bytes"):
             space.put("c", wrong)
-
-
-def test_nothing_can_be_pickled_and_the_error_says_what_to_send(space: Space) -> None:
-    array = space.put("a", np.zeros(3))
-    for thing in (space, array, space.lock("l"), space.channel("c"), space.counter("n")):
-        with pytest.raises(BadInput, match="send the name"):
-            pickle.dumps(thing)
-    with pytest.raises(BadInput, match="send the name"):
-        copy.deepcopy(array)
 
 
 def test_publishing_what_cannot_be_published(space: Space) -> None:

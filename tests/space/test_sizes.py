@@ -26,14 +26,37 @@ from openshelf.space import format_size, parse_size
         ("9007199254740993", (1 << 53) + 1),
         (np.int64(5), 5),
         ("4096.000TiB", 1 << 52),
+        ("2G", 2_000_000_000),
+        ("2Gi", 2 << 30),
+        ("300M", 300_000_000),
+        ("1.5 ki", 1536),
+        ("3p", 3 * 10**15),
     ],
 )
 def test_size_is_read(text: Any, size: int) -> None:
     assert parse_size(text) == size
 
 
-NO_SIZES = ["1.5", "x", "0", "3 parsecs", "", "GiB", "1e9", "-2GiB", "9e99TiB", "8388608TiB", "nan", "inf", "0.3KiB"]
-NO_SIZES += ["1.00000000001GB", "\u0662GiB", "1" * 5000]
+NO_SIZES = [
+    "1.5",
+    "x",
+    "0",
+    "3 parsecs",
+    "",
+    "GiB",
+    "1e9",
+    "-2GiB",
+    "9e99TiB",
+    "8388608TiB",
+    "nan",
+    "inf",
+    "0.3KiB",
+    "2i",
+    "2GG",
+    "2iB",
+    "G",
+]
+NO_SIZES += ["2i", "2GG", "2iB", "G", "1.00000000001GB", "\u0662GiB", "1" * 5000]
 NO_NUMBERS: list[Any] = [-1, 1 << 63, 10**30, True, None, b"4096", 1.5, 1e9, 2.0, math.nan, math.inf, np.float64(4096)]
 NO_NUMBERS += [Fraction(4096), Decimal(4096)]
 

@@ -5,7 +5,7 @@
 using namespace osf;
 using namespace osf::test;
 
-static const char* NAMES[] = {"none", "write-protect before copy", "punch", "ordered channel", "MINOR registration", "fork"};
+static const char* NAMES[] = {"none", "write-protect before copy", "punch", "ordered channel", "MINOR, or marks ahead", "fork"};
 
 // A store on one host, a load on another, and back, through every state.
 static bool store_and_load() {
@@ -176,6 +176,7 @@ static bool killed_keepers(u32 hosts, int kills) {
     return good;
 }
 
+// As this kernel is, and as if it were older: OPENSHELF_FAULTS.
 int main(int count, char** names) {
     Faults how;
     int probe = open_faults(how);

@@ -5,29 +5,64 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from openshelf.cli import fabric, hosts, keeper, kv, ls, plan, probe, rm, stat, top, tour, twin
+from openshelf.cli import (
+    completion,
+    create,
+    fabric,
+    hosts,
+    keeper,
+    kv,
+    ls,
+    metrics,
+    plan,
+    probe,
+    rm,
+    stat,
+    top,
+    tour,
+    twin,
+)
 from openshelf.cli._screen import printable
 from openshelf.errors import OpenshelfError
 
+_COMMANDS = (
+    create, ls, stat, top, rm, kv, plan, hosts, keeper, metrics, probe, fabric, twin, tour, completion,
+)  # fmt: skip
+_EPILOG = """\
+`openshelf COMMAND --help` says more of each, with examples. Every command has --json. Commands that show something
+make nothing, start nothing and join nothing."""
 
-def main(argv: Sequence[str] | None = None) -> int:
+
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their arguments."""
     parser = argparse.ArgumentParser(
         prog="openshelf",
         description="One memory address space for AI: processes, hosts and tiers, read and written by load and store.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"openshelf {version('openshelf')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (ls, stat, top, rm, kv, plan, hosts, keeper, probe, fabric, twin, tour):
+    for command in _COMMANDS:
         command.add(commands)
-    args = parser.parse_args(argv)
+    parser.set_defaults(whole=parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command: 0 if it did what it should, 1 if not, 130 after Ctrl-C, 141 if nobody reads what it says."""
+    args = argparse.Namespace()
     try:
-        code = int(args.run(args))
-        sys.stdout.flush()
-        return code
+        try:
+            command_line().parse_args(argv, args)
+            return int(args.run(args))
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not to fail at the exit
         return 141
@@ -38,4 +73,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"openshelf: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only say where the process ends
         return 130

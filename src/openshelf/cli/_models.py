@@ -18,13 +18,13 @@ _MODULE = "openshelf_planned_model"
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """What a plan is made of. `weights`: whether the model has any, or is on the meta device."""
+    """What a plan is made of. `weights`: the model, if it has any; or a folder that has some; or None."""
 
     model: Any
     inputs: Any
     optimizer: Any
     loss: Callable[[Any], Any] | None
-    weights: bool
+    weights: Any
 
 
 def load_model(path: Path, *, train: bool, batch: int, length: int) -> Named:
@@ -49,8 +49,8 @@ def _from_python(path: Path, train: bool) -> Named:
     optimizer = None
     if train:
         optimizer = _made(path, module, "optimizer", model) if hasattr(module, "optimizer") else _adamw(model)
-    there = not any(one.is_meta for one in model.parameters())
-    return Named(model, _made(path, module, "inputs"), optimizer, getattr(module, "loss", None), there)
+    weights = None if any(one.is_meta for one in model.parameters()) else model
+    return Named(model, _made(path, module, "inputs"), optimizer, getattr(module, "loss", None), weights)
 
 
 def _imported(path: Path) -> ModuleType:
@@ -101,7 +101,8 @@ def _from_config(path: Path, train: bool, batch: int, length: int) -> Named:
     model.train(train)
     ids = torch.arange(batch * length).remainder(config.vocab_size).reshape(batch, length)
     inputs = {"input_ids": ids, "labels": ids} if train else {"input_ids": ids}
-    return Named(model, inputs, _adamw(model) if train else None, None, False)
+    beside = path.parent if any(path.parent.glob("*.safetensors*")) else None
+    return Named(model, inputs, _adamw(model) if train else None, None, beside)
 
 
 def _adamw(model: Any) -> Any:

@@ -1,13 +1,19 @@
 """The terminal. Names of arrays, hosts and files are other people's text: what a terminal would obey in it is shown.
 
-Every command prints by `console()`, or by print() with `printable` text or JSON, which escapes by itself.
+Every command prints by `console()`, or by print() with `printable` text or JSON, which escapes by itself. Nothing is
+cut off: in a pipe or a file lines are as long as they need to be, on a terminal words that do not fit go on below.
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
 from rich.segment import Segment
+from rich.table import Table
+
+_ANY = 1 << 20  # columns of what is no terminal
 
 
 def printable(text: str) -> str:
@@ -33,10 +39,23 @@ class _Shown:
 
 class _Show(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        for one in renderables:
+            if isinstance(one, Table):
+                for column in one.columns:
+                    column.overflow = "fold"
         return [one if isinstance(one, Control) else _Shown(one) for one in renderables]
 
 
-def console(stderr: bool = False) -> Console:
-    made = Console(stderr=stderr)
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Left to main(): by itself it ends the process as if something had failed."""
+        raise BrokenPipeError
+
+
+def console(stderr: bool = False, width: int = _ANY) -> Console:
+    """`width`: of what is no terminal, for text that is to be read there."""
+    made = _Console(stderr=stderr)
+    if not made.is_terminal:
+        made.width = width
     made.push_render_hook(_Show())
     return made

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf.cli._arguments import add_files, add_json
 from openshelf.cli._screen import console, printable
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ def add(commands: Any) -> None:
     )
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     show = parts.add_parser("show", help="a summary", description="Shows a fabric; without a name, lists the presets.")
-    show.add_argument("fabric", nargs="?", help=_NAME)
+    add_files(show, "fabric", nargs="?", help=_NAME)
     show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
     show.set_defaults(run=run_show)
     check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
-    check.add_argument("fabric", help=_NAME)
+    add_files(check, "fabric", help=_NAME)
     check.set_defaults(run=run_check)
     diff = parts.add_parser("diff", help="what differs", description="Shows what differs between two fabrics.")
-    diff.add_argument("one", help=_NAME)
-    diff.add_argument("other", help=_NAME)
+    add_files(diff, "one", help=_NAME)
+    add_files(diff, "other", help=_NAME)
     diff.set_defaults(run=run_diff)
     schema = parts.add_parser(
         "schema", help="the JSON schema", description="Prints the JSON schema of a fabric's file."
@@ -80,7 +81,7 @@ def add(commands: Any) -> None:
     )
     following.set_defaults(run=run_derived)
     for one in (show, check, diff, schema, fitting, wires, following):
-        one.add_argument("--json", action="store_true", help="print JSON")
+        add_json(one)
 
 
 def run_show(args: argparse.Namespace) -> int:

@@ -11,11 +11,17 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Column, Table
 
-from openshelf.cli._screen import console
+from openshelf.cli._arguments import add_json, add_space
+from openshelf.cli._screen import console, printable
 from openshelf.errors import BadInput, OpenshelfError
-from openshelf.space import Space, format_size, new_hosts_file
+from openshelf.space import Space, format_size, hosts_of, look, new_hosts_file
 
+_STATES = {"up": "up", "unopened": "has not opened this space", "down": "[red]down"}
 _EPILOG = """\
+A host is "down" if nothing answers there. One that answers, but where nobody has opened the space, is said to be so.
+The space is not joined for this, and no keeper is started: misses and recalls are shown if one runs on this host.
+--measure needs this host's part of the space, and memory on each host for a short while.
+
 examples:
   openshelf hosts new ~/.config/openshelf/hosts.yaml 10.0.0.1:7400 10.0.0.2:7400
   openshelf hosts openshelf://10.0.0.1:7400/demo --measure"""
@@ -30,11 +36,11 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("url", metavar="URL", help="openshelf://HOST:PORT/NAME, or `new`")
+    add_space(parser, "url", "openshelf://HOST:PORT/NAME, or `new`")
     parser.add_argument("rest", nargs="*", metavar="PATH HOST:PORT", help="after `new`: the file and the hosts")
     parser.add_argument("--hosts", metavar="FILE", help="the hosts file (default: OPENSHELF_HOSTS or the user's)")
     parser.add_argument("--measure", action="store_true", help="measure the bandwidth from each host by a short get")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -43,17 +49,22 @@ def run(args: argparse.Namespace) -> int:
         return _new(args)
     if args.rest:
         raise BadInput(f"{' '.join(args.rest)!r} is too much; expected one URL, or `new PATH HOST:PORT...`")
+    found = _measured(args) if args.measure else hosts_of(args.url, hosts=args.hosts)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    return 0
+
+
+def _measured(args: argparse.Namespace) -> list[dict[str, Any]]:
+    look(args.url, hosts=args.hosts).close()  # raises if this host has no part: none is made
     with Space.open(args.url, hosts=args.hosts) as space:
         found = space.hosts()
-        if args.measure:
-            for one in found:
-                if one["up"] and not one["own"]:
-                    one["bandwidth"] = _bandwidth(space, one["number"])
-        if args.json:
-            print(json.dumps(found))
-        else:
-            _show(found)
-    return 0
+        for one in found:
+            if one["up"] and not one["own"]:
+                one["bandwidth"] = _bandwidth(space, one["number"])
+    return found
 
 
 def _new(args: argparse.Namespace) -> int:
@@ -63,9 +74,10 @@ def _new(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"path": str(made.path), "hosts": list(made.hosts)}))
     else:
-        print(
+        said = (
             f"{made.path}: a new key and {len(made.hosts)} hosts. Copy it to every host (scp -p), and keep it secret:"
         )
+        print(printable(said))
         print("who has the key can read and write every space.")
     return 0
 
@@ -87,9 +99,11 @@ def _bandwidth(space: Space, number: int) -> float | None:
 
 def _show(found: list[dict[str, Any]]) -> None:
     names = ("room", "free", "round trip", "speed", "misses", "recalls")
-    table = Table("", Column("host", no_wrap=True), Column(no_wrap=True), *names)
+    table = Table("", Column("host", no_wrap=True), "", *names)
     for one in found:
-        state = "this host" if one["own"] else "up" if one["up"] else "[red]down"
+        state = _STATES[one["state"]]
+        if one["own"]:
+            state = "this host" if one["up"] else f"this host, {state}"
         table.add_row(
             str(one["number"]),
             escape(one["host"]),

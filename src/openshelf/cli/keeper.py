@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from typing import Any
 
+from openshelf.cli._arguments import add_json
+from openshelf.cli._screen import printable
 from openshelf.space import own_number, read_hosts, run_keeper
+
+_EPILOG = """\
+Ctrl-C and SIGTERM end it, with 0.
+
+examples:
+  openshelf keeper
+  openshelf keeper --hosts /etc/openshelf/hosts.yaml --host 10.0.0.1:7400"""
 
 
 def add(commands: Any) -> None:
@@ -14,9 +25,12 @@ def add(commands: Any) -> None:
         help="run this host's keeper in the foreground",
         description="Serves the spaces of this host to the other hosts of a hosts file, until SIGTERM or Ctrl-C. "
         "Opening a space by URL starts one on demand; run it yourself to have it from boot on.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--hosts", metavar="FILE", help="the hosts file (default: OPENSHELF_HOSTS or the user's)")
     parser.add_argument("--host", metavar="HOST:PORT", help="which of the hosts this is, if several could be")
+    add_json(parser, "print what it keeps as JSON, before it begins")
     parser.set_defaults(run=run)
 
 
@@ -24,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     listed = read_hosts(args.hosts)
     own = own_number(listed, args.host)
     others = [host for number, host in enumerate(listed.hosts) if number != own]
-    print(f"keeper of {listed.hosts[own]}, host {own} of {listed.path}; others: {', '.join(others) or 'none'}")
-    print("ends on Ctrl-C or SIGTERM", flush=True)
+    if args.json:
+        print(json.dumps({"host": listed.hosts[own], "number": own, "file": str(listed.path), "others": others}))
+    else:
+        said = f"keeper of {listed.hosts[own]}, host {own} of {listed.path}; others: {', '.join(others) or 'none'}"
+        print(f"{printable(said)}\nends on Ctrl-C or SIGTERM")
+    sys.stdout.flush()
     run_keeper(listed, own)

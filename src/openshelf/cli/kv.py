@@ -9,10 +9,20 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.cli._arguments import add_hosts, add_json, add_space
 from openshelf.cli._screen import console
 from openshelf.kv import describe, pools
 from openshelf.show import kv_metrics
-from openshelf.space import Space, format_size
+from openshelf.space import format_size, look
+
+_EPILOG = """\
+Nothing is made or started for this. By URL: the pools of this host. A pool in a space with a flash tier can be looked
+at while some process has the space open.
+
+examples:
+  openshelf kv ls demo
+  openshelf kv stat demo --pool kv
+  openshelf kv stat demo --prometheus"""
 
 _ROWS = {
     "room": "capacity_blocks",
@@ -32,7 +42,11 @@ _ROWS = {
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "kv", help="the KV pools of a space", description="Lists the KV pools of a space, or describes one."
+        "kv",
+        help="the KV pools of a space",
+        description="Lists the KV pools of a space, or describes one.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = parts.add_parser("ls", help="list the pools", description="Lists the KV pools of a space.")
@@ -40,9 +54,9 @@ def add(commands: Any) -> None:
         "stat", help="describe a pool", description="Shows a pool's room, and what was asked, found, stored, evicted."
     )
     for one in (listing, stat):
-        one.add_argument("space", help="the space's name, the path of its directory, or its URL")
-        one.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
-        one.add_argument("--json", action="store_true", help="print JSON")
+        add_space(one, "space")
+        add_hosts(one)
+        add_json(one)
     stat.add_argument("--pool", default="kv", metavar="NAME", help="its name (default kv)")
     stat.add_argument(
         "--prometheus", action="store_true", help="print all pools of the space as Prometheus reads them (node_exporter"
@@ -53,7 +67,7 @@ def add(commands: Any) -> None:
 
 
 def run_ls(args: argparse.Namespace) -> int:
-    with Space.open(args.space, hosts=args.hosts) as space:
+    with look(args.space, hosts=args.hosts) as space:
         found = [describe(space, name) for name in pools(space)]
     if args.json:
         print(json.dumps(found))
@@ -69,9 +83,9 @@ def run_ls(args: argparse.Namespace) -> int:
 
 
 def run_stat(args: argparse.Namespace) -> int:
-    with Space.open(args.space, hosts=args.hosts) as space:
+    with look(args.space, hosts=args.hosts) as space:
         if args.prometheus:
-            print(kv_metrics(args.space, [describe(space, name) for name in pools(space)]), end="")
+            print(kv_metrics({args.space: [describe(space, name) for name in pools(space)]}), end="")
             return 0
         pool = describe(space, args.pool)
     if args.json:

@@ -8,17 +8,30 @@ from datetime import datetime
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from openshelf.cli._arguments import add_json
 from openshelf.cli._screen import console
-from openshelf.space import spaces
+from openshelf.space import format_size, spaces
+
+_EPILOG = """\
+"room" is what a space can hold, "memory" what its files take now; "open in" counts living processes. A space that no
+process has open stays until `openshelf rm`. No space is opened for this.
+
+examples:
+  openshelf ls
+  openshelf ls --json | jq '.[] | select(.members == 0) | .name'"""
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "ls", help="list the spaces of this user", description="Lists the spaces of this user on this host."
+        "ls",
+        help="list the spaces of this user",
+        description="Lists the spaces of this user on this host, with their sizes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -28,14 +41,28 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     if not found:
-        print("no spaces; openshelf.Space.create(name, dram=...) makes one")
+        print("no spaces; `openshelf create NAME --dram SIZE` makes one")
         return 0
-    table = Table("name", "base", "open in", "created", "")
+    show(found)
+    return 0
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """A line for each space."""
+    right = {"justify": "right", "no_wrap": True}
+    table = Table("name", Column("room", **right), Column("memory", **right), "open in", "created", "base", "")  # type: ignore[arg-type]  # one dict for both
     for space in found:
+        name = escape(space.get("url", space["name"]))
         if "error" in space:
-            table.add_row(space["name"], "", "", "", f"[red]{escape(space['error'])}")
+            table.add_row(name, "", "", "", "", "", f"[red]{escape(space['error'])}")
             continue
         created = datetime.fromtimestamp(space["created_ns"] / 1e9).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(space["name"], f"{space['base']:#x}", f"{space['members']} processes", created, "")
+        table.add_row(
+            name, format_size(space["bytes"]), format_size(space["memory_bytes"]), _processes(space["members"]),
+            created, f"{space['base']:#x}", "",
+        )  # fmt: skip
     console().print(table)
-    return 0
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'' if count == 1 else 'es'}"

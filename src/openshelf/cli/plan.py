@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf.cli._arguments import add_files, add_json
 from openshelf.cli._models import Named, load_model
 from openshelf.errors import BadInput
 from openshelf.space import format_size
@@ -28,14 +29,15 @@ MODEL is one of
                    For --train also, if you like, `optimizer(model)` (default: AdamW) and `loss(result)`
                    (default: result.loss). The file is run: it is code.
   a config.json    of a causal language model of transformers, or a folder with one; it is made
-                   without weights, in the dtype that the config says."""
+                   without weights, in the dtype that the config says. `plan run` takes those of
+                   the .safetensors files beside it."""
 
 _EPILOG = """\
 examples:
   openshelf plan model.py --budget 64MiB
   openshelf plan config.json --budget 2GiB --batch 1 --length 256 --svg plan.svg --trace plan.json.gz
   openshelf plan check config.json --budget 8GiB --train
-  openshelf plan run llama/ --budget 2GiB --weights llama/
+  openshelf plan run llama/ --budget 2GiB
 
 Pictures and traces show predicted times. Traces are for ui.perfetto.dev. More: docs/offload.md."""
 
@@ -49,8 +51,8 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "words", nargs="+", metavar="[run|check] MODEL", help="a Python file, or a config.json of transformers"
+    add_files(
+        parser, "words", nargs="+", metavar="[run|check] MODEL", help="a Python file, or a config.json of transformers"
     )
     parser.add_argument("--budget", required=True, metavar="SIZE", help="memory for the run, such as 2GiB")
     parser.add_argument("--dram", default=0, metavar="SIZE", help="host memory beside it for what is not in use")
@@ -59,13 +61,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--length", type=int, default=128, metavar="N", help="with a config: tokens (default 128)")
     parser.add_argument("--fabric", default="local", metavar="NAME", help="the machine, for transfers (default local)")
     parser.add_argument(
-        "--time-limit", type=float, default=20.0, metavar="SECONDS", help="for the search of a good plan (default 20)"
+        "--time-limit", type=float, default=20.0, metavar="SECONDS", help="for timing and the search (default 20)"
     )
     parser.add_argument("--explain", metavar="NAME", help="why this tensor is where it is, such as 0.weight")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw memory and lanes over time")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace, .json or .json.gz")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="for `plan run`: a safetensors checkpoint")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -76,8 +78,14 @@ def run(args: argparse.Namespace) -> int:
     if args.weights is not None and verb != "run":
         raise BadInput("--weights is for `openshelf plan run MODEL`")
     named = load_model(model, train=args.train, batch=args.batch, length=args.length)
-    if verb == "run" and args.weights is None and not named.weights:
-        raise BadInput(f"{model} has no weights to run with: give --weights, or use `openshelf plan check`")
+    weights = named.weights if args.weights is None else args.weights
+    if isinstance(weights, Path) and not weights.exists():
+        raise BadInput(f"there is no {str(weights)!r}: --weights is a .safetensors file, its index, or their folder")
+    if verb == "run" and weights is None:
+        raise BadInput(
+            f"{model} has no weights to run with, and there is no .safetensors beside it: give --weights, or use "
+            "`openshelf plan check`"
+        )
     plan = plan_of(
         named.model, named.inputs, args.budget, optimizer=named.optimizer, loss=named.loss if args.train else None,
         dram=args.dram, fabric=args.fabric, time_limit=args.time_limit,
@@ -96,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         facts["check"] = _checked(check)
         said.append(str(check))
     if verb == "run":
-        facts["run"] = _run_once(plan, named, args.weights)
+        facts["run"] = _run_once(plan, named, weights)
         said.append(_ran(facts["run"], plan.plan.times.seconds))
     print(json.dumps(facts) if args.json else "\n".join(said))
     return 0
@@ -164,11 +172,11 @@ def _checked(check: Check) -> dict[str, Any]:
     }
 
 
-def _run_once(plan: ModelPlan, named: Named, weights: Path | None) -> dict[str, Any]:
+def _run_once(plan: ModelPlan, named: Named, weights: Any) -> dict[str, Any]:
     from openshelf.offload import arguments_of, torch
 
     args, kwargs = arguments_of(named.inputs)
-    with plan.load(named.model if weights is None else weights) as run:
+    with plan.load(weights) as run:
         begin = time.perf_counter()
         result = run(*args, **kwargs)
         seconds = time.perf_counter() - begin

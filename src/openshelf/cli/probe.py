@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf.cli._arguments import add_json
 from openshelf.cli._screen import console
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="PATH",
         help="YAML file to write, or - to print it (default: openshelf/local.yaml in $XDG_CONFIG_HOME or ~/.config)",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
+    add_json(parser, "print the result as JSON instead of a table")
     parser.add_argument("--quick", action="store_true", help="under 15 seconds, with noisier figures")
     parser.add_argument(
         "--disk-dir",

@@ -1,13 +1,29 @@
-"""openshelf rm: take a space away."""
+"""openshelf rm: take a space away, or all that nobody has open."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from typing import Any
 
-from openshelf.space import Space
+from openshelf.cli import ls
+from openshelf.cli._arguments import add_hosts, add_json, add_space
+from openshelf.cli._screen import printable
+from openshelf.errors import BadInput
+from openshelf.space import Space, stale_spaces, tiers_of
+
+_YOUNG_S = 10.0  # who makes a space opens it after that
+_EPILOG = """\
+--stale lists the spaces that no living process has open. With --yes they are removed; on a terminal you are asked.
+Durable spaces, parts of spaces over several hosts, damaged spaces (nobody can tell who has them open) and spaces that
+were made in the last seconds are left; remove them by name.
+
+examples:
+  openshelf rm demo
+  openshelf rm --stale              shows what would go
+  openshelf rm --stale --yes"""
 
 
 def add(commands: Any) -> None:
@@ -15,24 +31,73 @@ def add(commands: Any) -> None:
         "rm",
         help="remove a space",
         description="Removes a space with everything in it. Processes that have it open keep only their views.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", help="the space's name, or its URL: then this host's part of it")
-    parser.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
+    what = "the space's name; its URL: then this host's part of it; or a DAX device that another host left"
+    add_space(parser, "name", what, "?")
+    add_hosts(parser)
     parser.add_argument("--force", action="store_true", help="even if processes have it open")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--stale", action="store_true", help="all spaces that no living process has open")
+    parser.add_argument("--yes", action="store_true", help="with --stale: remove them, do not ask")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    url = args.name.startswith("openshelf://")  # then removing refuses by itself while it is in use
-    members = 0 if url else Space.members(args.name)
+    if args.stale:
+        return _remove_stale(args)
+    if args.name is None or args.yes:
+        raise BadInput("expected the name of a space, or --stale [--yes]")
+    refuses = args.name.startswith(("openshelf://", "/dev/dax"))  # by itself, while it is in use
+    members = 0 if refuses else Space.members(args.name)
     if members and not args.force:
         message = f"the space {args.name!r} is open in {members} process(es); close it there, or --force"
         print(json.dumps({"error": "InUse", "message": message})) if args.json else print(
-            f"openshelf: {message}", file=sys.stderr
+            f"openshelf: {printable(message)}", file=sys.stderr
         )
         return 1
     Space.remove(args.name, hosts=args.hosts)
     if args.json:
         print(json.dumps({"removed": args.name}))
     return 0
+
+
+def _remove_stale(args: argparse.Namespace) -> int:
+    if args.name is not None or args.force:
+        raise BadInput("--stale goes with --yes and --json only: it is about all spaces that nobody has open")
+    found = _stale()
+    sure = args.yes
+    if not args.json:
+        if not found:
+            print("no stale spaces: each is open in some process, or is durable, shared between hosts, damaged or new")
+            return 0
+        ls.show(found)
+        if not sure and sys.stdin.isatty() and sys.stdout.isatty():
+            print(f"Remove {len(found)} with everything in them? [y/N] ", end="", flush=True)
+            sure = sys.stdin.readline().strip().lower() in ("y", "yes")
+        elif not sure:
+            print("nothing was removed; --yes removes them")
+    removed = [each["name"] for each in found if sure and _remove(each["name"])]
+    if args.json:
+        print(json.dumps({"stale": found, "removed": removed}))
+    elif sure:
+        print(f"removed: {', '.join(removed) or 'none: all are open by now'}")
+    return 0
+
+
+def _stale() -> list[dict[str, Any]]:
+    durable = {name for name, facts in tiers_of().items() if facts.get("durable", True)}  # a damaged one: who knows
+    return [
+        space
+        for space in stale_spaces()
+        if not ("url" in space or space["name"] in durable) and time.time() - space["created_ns"] / 1e9 > _YOUNG_S
+    ]
+
+
+def _remove(name: str) -> bool:
+    """Unless somebody has opened it meanwhile."""
+    if Space.members(name):
+        return False
+    Space.remove(name)
+    return True

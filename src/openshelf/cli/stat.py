@@ -9,9 +9,18 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from openshelf.cli._arguments import add_hosts, add_json, add_space
 from openshelf.cli._screen import console
 from openshelf.show import tier_lines
-from openshelf.space import Space, format_size
+from openshelf.space import describe_space, format_size
+
+_EPILOG = """\
+By URL: this host's part, and the parts of the other hosts if the keeper of this host runs. Nothing is made or started
+for this: a host that has no part of the space gets none.
+
+examples:
+  openshelf stat demo
+  openshelf stat demo --json | jq '.entries[] | [.name, .nbytes]'"""
 
 
 def add(commands: Any) -> None:
@@ -19,19 +28,20 @@ def add(commands: Any) -> None:
         "stat",
         help="describe a space",
         description="Shows a space's room, members, pages, tiers and largest arrays.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", help="the space's name, the path of its directory, or its URL")
-    parser.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
-    parser.add_argument("--json", action="store_true", help="print JSON, with every array")
+    add_space(parser, "name")
+    add_hosts(parser)
+    add_json(parser, "print JSON, with every array")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="show the N largest arrays (default 20)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    with Space.open(args.name, hosts=args.hosts) as space:
-        facts, entries = space.describe(), space.list()
+    facts = describe_space(args.name, hosts=args.hosts)
     if args.json:
-        print(json.dumps(facts | {"entries": [entry._asdict() for entry in entries]}))
+        print(json.dumps(facts))
         return 0
     screen = console()
     table = Table("", show_header=False)
@@ -52,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
     for key, value in (rows | _tiers(facts.get("tiers"))).items():
         table.add_row(key, escape(str(value)))
     screen.print(table)
-    if entries:
+    if entries := facts["entries"]:
         arrays = Table("array", "dtype", "shape", "bytes", "address")
-        for entry in sorted(entries, key=lambda entry: -entry.nbytes)[: max(0, args.top)]:
-            kind = entry.dtype if entry.kind == "array" else entry.kind
-            arrays.add_row(escape(entry.name), kind, str(entry.shape), format_size(entry.nbytes), f"{entry.address:#x}")
+        for entry in sorted(entries, key=lambda entry: -entry["nbytes"])[: max(0, args.top)]:
+            kind = entry["dtype"] if entry["kind"] == "array" else entry["kind"]
+            arrays.add_row(
+                escape(entry["name"]), kind, str(entry["shape"]), format_size(entry["nbytes"]), f"{entry['address']:#x}"
+            )
         screen.print(arrays)
         if len(entries) > args.top:
             screen.print(f"... and {len(entries) - args.top} more (--top, --json)")

@@ -14,6 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from openshelf.cli._arguments import add_json, add_space
 from openshelf.cli._screen import console
 from openshelf.errors import BadInput
 from openshelf.show import keeper_runs, rates, tier_metrics, tier_view
@@ -28,7 +29,7 @@ examples:
 
 Touches are those that came to the keeper: of bytes that are on flash, were never written, or that it watches. Loads
 and stores of what is mapped already cost nothing, and nobody counts them. Memory of devices belongs to processes and
-is not shown. Spaces are not opened for this, nor their keepers asked."""
+is not shown. Spaces are not opened for this, nor their keepers asked. Ctrl-C ends it, with 0."""
 _NONE = "no spaces with a flash tier; openshelf.Space.create(name, dram=, flash='/path/file:64GiB') makes one"
 
 
@@ -45,10 +46,10 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("space", nargs="?", help="its name, or the path of its directory (default: all of this user)")
+    add_space(parser, "space", "its name, or the path of its directory (default: all of this user)", "?")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
     parser.add_argument("--once", action="store_true", help="show one interval and end")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each interval")
+    add_json(parser, "print one JSON object for each interval")
     parser.add_argument("--prometheus", action="store_true", help="print the counts once, as Prometheus reads them")
     parser.set_defaults(run=run)
 

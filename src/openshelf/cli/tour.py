@@ -6,8 +6,11 @@ import argparse
 import json
 from typing import Any
 
+from openshelf.cli._arguments import add_json
 from openshelf.cli._screen import console
 from openshelf.show.tour import CHAPTERS
+
+_WIDTH = 100  # of lines in a file or a pipe
 
 
 def add(commands: Any) -> None:
@@ -17,12 +20,12 @@ def add(commands: Any) -> None:
         description="Runs each capability once on this machine and shows what happened.",
     )
     parser.add_argument("--chapter", choices=list(CHAPTERS), help="only this one")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    screen = console(stderr=args.json)
+    screen = console(stderr=args.json, width=_WIDTH)
     results: dict[str, Any] = {}
     for name, chapter in CHAPTERS.items():
         if args.chapter in (None, name):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from openshelf.cli._arguments import add_files, add_json
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
@@ -36,7 +37,7 @@ def add(commands: Any) -> None:
     )
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     one = parts.add_parser("run", help="a collective or a trace on one fabric", description=_DESCRIPTION)
-    one.add_argument("fabric", help=_NAME)
+    add_files(one, "fabric", help=_NAME)
     one.add_argument("--et", metavar="FILE", help="a Chakra trace of one rank, which stands for all")
     one.add_argument("--flops", type=float, default=0.0, metavar="FLOP_PER_S", help="for operators without a duration")
     one.add_argument("--memory-bandwidth", type=float, default=0.0, metavar="BYTES_PER_S", help="for the same")
@@ -46,7 +47,7 @@ def add(commands: Any) -> None:
     one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
     one.set_defaults(run=run_one)
     several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
-    several.add_argument("fabrics", nargs="+", metavar="FABRIC", help=_NAME)
+    add_files(several, "fabrics", nargs="+", metavar="FABRIC", help=_NAME)
     several.set_defaults(run=run_compare)
     for each in (one, several):
         each.add_argument("--collective", default="all_reduce", metavar="KIND",
@@ -62,7 +63,7 @@ def add(commands: Any) -> None:
                           )  # fmt: skip
         each.add_argument("--access", choices=("load", "store"), default="load",
                           help="by protocols with memory semantics (load)")  # fmt: skip
-        each.add_argument("--json", action="store_true", help="print JSON")
+        add_json(each)
 
 
 def run_one(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from openshelf import _core
 from openshelf._dtypes import torch_module
+from openshelf._sizes import whole
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv.layout import Layout
 
@@ -21,6 +22,10 @@ Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 def is_tensor(array: Any) -> bool:
     return hasattr(array, "data_ptr")
+
+
+def _is_array(given: Any) -> bool:
+    return isinstance(getattr(given, "shape", None), tuple)  # as torch's sizes are; a class has no shape
 
 
 def _place(array: Any) -> tuple[int, tuple[int, ...], int]:
@@ -99,7 +104,7 @@ def all_pieces(layout: Layout, given: Any, tokens: int, write: bool) -> tuple[Ad
             raise Mismatch(f"the pool's layout has {layout.layers} layers, got {len(given)}")
         parts = [layer_pieces(layout, part, tokens, write, f"layer {at}") for at, part in enumerate(given)]
         return np.concatenate([found for found, _ in parts]), [alive for _, kept in parts for alive in kept]
-    if not hasattr(given, "shape"):
+    if not _is_array(given):
         raise Mismatch(f"KV cache is an array, a tensor or a list of them, one a layer; got {type(given).__name__}")
     if len(given.shape) and given.shape[0] != layout.layers:
         raise Mismatch(f"the pool's layout has {layout.layers} layers, got an array of {given.shape[0]}")
@@ -119,9 +124,9 @@ class Pages(NamedTuple):
 def pages_of(layout: Layout, pages: Any, table: Any, axis: int, block_tokens: int, write: bool, what: str) -> Pages:
     """Where the pages of one layer are, one block each: `pages` is of Layout.layer_shape with an axis more that numbers
     them; `table` the numbers of those that are meant."""
-    shape = list(layout.layer_shape(block_tokens))
-    if not hasattr(pages, "shape") or len(pages.shape) != len(shape) + 1 or not 0 <= axis <= len(shape):
-        came = tuple(getattr(pages, "shape", ())) or type(pages).__name__
+    shape, axis = list(layout.layer_shape(block_tokens)), whole(axis, "axis")
+    if not _is_array(pages) or len(pages.shape) != len(shape) + 1 or not 0 <= axis <= len(shape):
+        came = tuple(pages.shape) if _is_array(pages) else type(pages).__name__
         raise Mismatch(f"{what}: pages are an array of {tuple(shape)} with an axis more, number {axis}; got {came}")
     page = pages[(slice(None),) * axis + (0,)]
     layout.check_array(page, tuple(shape), what)
@@ -129,7 +134,10 @@ def pages_of(layout: Layout, pages: Any, table: Any, axis: int, block_tokens: in
     inner = [stride for at, stride in enumerate(strides) if at != axis]
     if not _contiguous_from(tuple(shape), tuple(inner), itemsize, layout.token_axis):
         raise Mismatch(f"{what}: a page must be contiguous over its tokens, its strides are {tuple(inner)}")
-    numbers = np.asarray(table)
+    try:
+        numbers = np.asarray(table)
+    except Exception as error:  # of any object's own __array__, too
+        raise Mismatch(f"{what}: a table is a row of numbers of pages ({error})") from None
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise Mismatch(f"{what}: a table is a row of numbers of pages, got {numbers.dtype} of shape {numbers.shape}")
     if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < pages.shape[axis]:
@@ -142,7 +150,7 @@ def pages_of(layout: Layout, pages: Any, table: Any, axis: int, block_tokens: in
 
 def check(layout: Layout, array: Any, tokens: int, what: str, without: int | None) -> None:
     """Raises Mismatch unless it is one layer (without an axis: its keys, or its values) of at least so many tokens."""
-    if not hasattr(array, "shape"):
+    if not _is_array(array):
         raise Mismatch(f"{what} is an array or a tensor, got {type(array).__name__}")
     axis = layout.token_axis
     shape = list(layout.layer_shape(tokens))
@@ -185,6 +193,7 @@ def token_array(tokens: Any) -> Any:
 
 
 def blocks_in(tokens: int, block_tokens: int, what: str) -> int:
+    tokens = whole(tokens, what)
     if tokens < 0 or tokens % block_tokens:
         raise BadInput(f"{what}={tokens} is not at the start of a block of {block_tokens} tokens")
     return tokens // block_tokens

@@ -9,6 +9,7 @@ from openshelf import _core
 from openshelf.errors import BadInput, Closed
 from openshelf.kv import buffers
 from openshelf.kv.layout import Layout
+from openshelf.space import refuse
 
 if TYPE_CHECKING:
     from openshelf.kv.pool import KVPool, Stored
@@ -28,6 +29,9 @@ class Draft:
         self.start = native.next * pool.block_tokens
         self.stop = self.start + native.reserved * pool.block_tokens
         self.stored: Stored | None = None
+
+    def __reduce__(self) -> Any:
+        return refuse("a Draft", "fill and publish it in the process that began it")
 
     def put_layer(self, layer: int, kv: Any, *, start: int = 0) -> None:
         """One layer's keys and values: an array or CPU tensor of Layout.layer_shape, or a pair; of the tokens from

@@ -12,10 +12,12 @@ import numpy as np
 
 from openshelf import _core
 from openshelf._dtypes import element_type, to_torch, torch_module
-from openshelf.errors import BadInput, Closed, Mismatch
+from openshelf._sizes import whole
+from openshelf.errors import BadInput, Closed, Mismatch, OutOfRange
 from openshelf.kv import buffers
 from openshelf.kv.background import later
 from openshelf.kv.geometry import Geometry
+from openshelf.space import refuse
 
 View = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,6 +32,9 @@ class LayerBlocks(Sequence[View]):
 
     def __len__(self) -> int:
         return len(self._native)
+
+    def __reduce__(self) -> Any:
+        return refuse("a layer of a Hit", "match the prompt again in the other process, or send a copy: read_layer()")
 
     @overload
     def __getitem__(self, index: int) -> View: ...
@@ -74,6 +79,9 @@ class Hit:
     def __init__(self, native: _core.KVHit, geometry: Geometry) -> None:
         self._native: _core.KVHit | None = native
         self._geometry = geometry
+
+    def __reduce__(self) -> Any:
+        return refuse("a Hit", "match the prompt again in the other process: it finds the same blocks")
 
     @property
     def _pinned(self) -> _core.KVHit:
@@ -198,7 +206,8 @@ class Hit:
 
 
 def _block(index: int, blocks: int) -> int:
+    index = whole(index, "a block's number")
     at = index + blocks if index < 0 else index
     if not 0 <= at < blocks:
-        raise IndexError(f"block {index} is out of range for a hit of {blocks} blocks")
+        raise OutOfRange(f"block {index} is out of range for a hit of {blocks} blocks")
     return at

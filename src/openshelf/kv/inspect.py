@@ -7,7 +7,7 @@ from typing import Any
 from openshelf import _core
 from openshelf.errors import UnknownName
 from openshelf.kv.open import core_of
-from openshelf.space import Space
+from openshelf.space import Space, array_name
 
 
 def pools(space: Space) -> list[str]:
@@ -17,7 +17,7 @@ def pools(space: Space) -> list[str]:
 
 def describe(space: Space, name: str = "kv") -> dict[str, Any]:
     """As KVPool.stats(), with the pool's name. Counts are since the pool was made, by everybody."""
-    pool = _core.KVCore.open(core_of(space), name)
+    pool = _core.KVCore.open(core_of(space), array_name("", name))
     if pool is None:
         there = ", ".join(repr(one) for one in pools(space)) or "none"
         raise UnknownName(f"there is no pool {name!r} in this space; there is: {there}")

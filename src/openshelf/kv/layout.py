@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from openshelf._dtypes import element_type, to_numpy
+from openshelf._sizes import whole
 from openshelf.errors import BadInput, Mismatch
 
 _AXES = "kthd"
@@ -67,25 +68,25 @@ class Layout:
         read = config.get if isinstance(config, dict) else lambda name, other=None: getattr(config, name, other)
         heads = _first(read, "num_attention_heads", "n_head", "num_heads")
         layers = _first(read, "num_hidden_layers", "n_layer", "num_layers")
-        rank_dim = read("kv_lora_rank")
+        rank_dim = _optional(read, "kv_lora_rank")
         found: dict[str, Any] = {"layers": layers}
         if rank_dim:
-            found |= {"heads": 1, "head_dim": rank_dim + (read("qk_rope_head_dim") or 0), "latent": True}
+            found |= {"heads": 1, "head_dim": rank_dim + (_optional(read, "qk_rope_head_dim") or 0), "latent": True}
         else:
-            ranks = given.get("ranks", 1)
-            shared = read("num_key_value_heads") or heads
+            ranks = _from_one(given.get("ranks", 1), "ranks")
+            shared = _optional(read, "num_key_value_heads") or heads
             if shared % ranks and ranks % shared:
                 raise BadInput(f"{shared} KV heads cannot be divided among {ranks} ranks")
-            width = read("head_dim") or _first(read, "hidden_size", "n_embd") // heads
+            width = _optional(read, "head_dim") or _first(read, "hidden_size", "n_embd") // heads
             found |= {"heads": max(1, shared // ranks), "head_dim": width}
         named = read("_name_or_path") or ""
         revision = read("_commit_hash")
         found["model"] = f"{named}@{revision}" if named and revision else named
-        dtype = given.get("dtype") or read("dtype") or read("torch_dtype")
-        if dtype is not None:
-            found["dtype"] = str(dtype).removeprefix("torch.")
+        dtypes = [given.get("dtype"), read("dtype"), read("torch_dtype")]
+        if dtype := [str(one).removeprefix("torch.") for one in dtypes if one is not None]:
+            found["dtype"] = dtype[0]
         found |= given
-        if not found["model"]:
+        if isinstance(found["model"], str) and not found["model"]:
             raise BadInput("the configuration does not name its model; give model=, a name for the weights")
         return cls(**found)
 
@@ -102,7 +103,7 @@ class Layout:
     def view_dtype(self) -> np.dtype[Any]:
         """What numpy views show: the type itself, or for those that only torch has, their bits."""
         element = element_type(self.dtype)
-        if element.code >= 32:
+        if element.torch_only:
             return np.dtype(_BITS[element.itemsize])
         return to_numpy(element.code, element.descr)
 
@@ -116,6 +117,8 @@ class Layout:
 
     def layer_shape(self, tokens: int) -> tuple[int, ...]:
         """The shape of one layer of so many tokens."""
+        if type(tokens) is not int:
+            tokens = whole(tokens, "a number of tokens")
         if self.latent:
             return (tokens, self.heads * self.head_dim)
         sizes = {"k": 2, "t": tokens, "h": self.heads, "d": self.head_dim}
@@ -155,8 +158,21 @@ class Layout:
             )
 
 
+def _from_one(value: Any, what: str) -> int:
+    number = whole(value, what)
+    if number < 1:
+        raise BadInput(f"{what} is a whole number from 1 on, got {value!r}")
+    return number
+
+
+def _optional(read: Any, name: str) -> int | None:
+    """None too where a configuration has 0 for what it lacks."""
+    value = read(name)
+    return None if value is None else whole(value, name) or None
+
+
 def _first(read: Any, *names: str) -> int:
     for name in names:
         if (value := read(name)) is not None:
-            return int(value)
+            return _from_one(value, name)
     raise BadInput(f"the configuration has none of {', '.join(names)}; make the Layout by hand")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from openshelf import _core
 from openshelf._files import alone
-from openshelf.errors import Mismatch, NoRoom
+from openshelf.errors import Mismatch, NoRoom, UnknownName
 from openshelf.kv.layout import Layout
-from openshelf.space import Cluster, Space, format_size, parse_size
+from openshelf.space import Cluster, Space, array_name, format_size, parse_size
 
 _BLOCKS_MAX = (1 << 30) - 1
 
 
 def core_of(space: Space) -> _core.Core:
     """What a space is on this host."""
+    if not isinstance(space, Space):
+        raise Mismatch(f"KV pools are in a Space, got {type(space).__name__}")
     native = space._native
     core = native.core if isinstance(native, Cluster) else native
     assert isinstance(core, _core.Core)
@@ -23,7 +25,7 @@ def open_or_make(
     space: Space, layout: Layout, block_tokens: int, name: str, capacity: str | int | None
 ) -> _core.KVCore:
     """The pool of this name; Mismatch if its blocks have another size, or there are more or fewer than asked for."""
-    core = core_of(space)
+    core, name = core_of(space), array_name("", name)
     size = layout.block_bytes(block_tokens)
     pool = _core.KVCore.open(core, name)
     if pool is None:
@@ -33,6 +35,22 @@ def open_or_make(
                 pool = _core.KVCore.make(
                     core, name, size, block_tokens, _block_count(core, size, block_tokens, capacity)
                 )
+    return _checked(pool, core, layout, block_tokens, name, capacity)
+
+
+def open_there(space: Space, layout: Layout, block_tokens: int, name: str) -> _core.KVCore:
+    """The pool of this name, which somebody made; UnknownName if it is gone."""
+    core = core_of(space)
+    pool = _core.KVCore.open(core, name)
+    if pool is None:
+        raise UnknownName(f"there is no pool {name!r} in the space {core.stats()['name']!r} any more: it was deleted")
+    return _checked(pool, core, layout, block_tokens, name, None)
+
+
+def _checked(
+    pool: _core.KVCore, core: _core.Core, layout: Layout, block_tokens: int, name: str, capacity: str | int | None
+) -> _core.KVCore:
+    size = layout.block_bytes(block_tokens)
     there_bytes, there_tokens, blocks, _ = pool.facts
     if (there_bytes, there_tokens) != (size, block_tokens):
         raise Mismatch(

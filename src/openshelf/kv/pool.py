@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import astuple
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from openshelf import _core
-from openshelf._sizes import whole
-from openshelf.errors import BadInput, Closed, Mismatch
+from openshelf._sizes import flag, text_of, whole
+from openshelf.errors import BadInput, Closed, Mismatch, NotPermitted
 from openshelf.kv import buffers
 from openshelf.kv.background import later
 from openshelf.kv.draft import Draft
 from openshelf.kv.geometry import Geometry
 from openshelf.kv.hit import Hit
 from openshelf.kv.inspect import facts_of
-from openshelf.kv.keys import root_key
+from openshelf.kv.keys import MOST_TOKENS, root_key
 from openshelf.kv.layout import Layout
-from openshelf.kv.open import open_or_make
+from openshelf.kv.open import open_or_make, open_there
 from openshelf.kv.other_hosts import other_hosts_of
-from openshelf.space import Space, parse_size
+from openshelf.space import Address, Handle, Space, address_of, arrive, open_address, parse_size, send
 
 
 class Stored(NamedTuple):
@@ -37,7 +38,7 @@ class Stored(NamedTuple):
     declined: int
 
 
-class KVPool:
+class KVPool(Handle):
     """KV-cache blocks of one layout and tenant, in memory that all processes with this pool's `name` share.
 
     The first process makes the pool, of `capacity` (by default nine tenths of the longest free run of the space);
@@ -59,23 +60,31 @@ class KVPool:
         quota: str | int | None = None,
         verify: bool = False,
     ) -> None:
-        if not isinstance(space, Space):
-            raise Mismatch(f"a KVPool is made in a Space, got {type(space).__name__}")
         if not isinstance(layout, Layout):
             raise Mismatch(f"a KVPool needs a Layout (by hand, or Layout.from_config), got {type(layout).__name__}")
         block_tokens = whole(block_tokens, "block_tokens")
-        if not 1 <= block_tokens <= 4096:
-            raise BadInput(f"a block has 1 to 4096 tokens, got {block_tokens}")
-        self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
-        self._native: _core.KVCore | None = open_or_make(space, layout, block_tokens, name, capacity)
-        self._others = other_hosts_of(space, self._native, name)
-        self._geometry = Geometry(layout, block_tokens)
+        if not 1 <= block_tokens <= MOST_TOKENS:
+            raise BadInput(f"a block has 1 to {MOST_TOKENS} tokens, got {block_tokens}")
+        verify = flag(verify, "verify")
+        self._attach(
+            space, open_or_make(space, layout, block_tokens, name, capacity), layout, block_tokens, name, verify
+        )
         self._enter_tenant(tenant, salt, quota)
 
+    def _attach(
+        self, space: Space, native: _core.KVCore, layout: Layout, block_tokens: int, name: str, verify: bool
+    ) -> None:
+        self.layout, self.block_tokens, self.name, self.verify = layout, block_tokens, name, verify
+        self._native: _core.KVCore | None = native
+        self._in = space._native
+        self._stake = space._stake  # keeps a temporary space
+        self._others = other_hosts_of(space, native, name)
+        self._geometry = Geometry(layout, block_tokens)
+
     def _enter_tenant(self, tenant: str, salt: bytes, quota: str | int | None) -> None:
-        if not isinstance(tenant, str) or not isinstance(salt, bytes):
-            raise Mismatch(f"a tenant is text and its salt bytes, got {tenant!r} and {type(salt).__name__}")
-        self.tenant = tenant
+        if not isinstance(salt, bytes):
+            raise Mismatch(f"a tenant's salt is bytes, got {type(salt).__name__}")
+        self.tenant = text_of(tenant, "a tenant")
         blocks = None if quota is None else max(1, parse_size(quota) // self._geometry.block_bytes)
         self._tenant = self._core.tenant(tenant, blocks)
         self._root = root_key(self.layout, self.block_tokens, tenant, salt)
@@ -86,6 +95,15 @@ class KVPool:
         other.__dict__.update(self.__dict__)
         other._enter_tenant(tenant, salt, quota)
         return other
+
+    def __reduce__(self) -> Any:
+        """Pickled as its name and address, with the root of the tenant's keys, which is as secret as the salt."""
+        return send(_arrived, self._address)
+
+    def _address(self) -> tuple[Any, ...]:
+        self._core  # noqa: B018 - raises if it was closed
+        layout = astuple(self.layout)
+        return address_of(self._in), self.name, layout, self.block_tokens, self.tenant, self._root, self.verify
 
     @property
     def _core(self) -> _core.KVCore:
@@ -117,7 +135,7 @@ class KVPool:
 
     def match_many(self, prompts: Iterable[Any]) -> list[Hit]:
         """A hit for every prompt."""
-        return [self.match(tokens) for tokens in prompts]
+        return [self.match(tokens) for tokens in _several(prompts)]
 
     def present(self, tokens: Any) -> int:
         """How many tokens of the prompt `match` would find now, on any host; holds nothing and counts as no use."""
@@ -163,7 +181,10 @@ class KVPool:
 
     def put_many(self, prompts: Iterable[tuple[Any, Any]], *, ttl: float | None = None) -> list[Stored]:
         """A put for every pair of tokens and KV cache."""
-        return [self.put(tokens, kv, ttl=ttl) for tokens, kv in prompts]
+        pairs = list(_several(prompts))
+        if wrong := [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]:
+            raise Mismatch(f"put_many takes pairs of tokens and KV cache, got {type(wrong[0]).__name__}")
+        return [self.put(tokens, kv, ttl=ttl) for tokens, kv in pairs]
 
     def put_async(self, tokens: Any, kv: Any, *, start: int = 0, ttl: float | None = None) -> Future[Stored]:
         """A put in the background, one after another; the KV cache must not change until it is done."""
@@ -184,7 +205,18 @@ class KVPool:
     def get_into(self, key: str | bytes, buffer: Any) -> int | None:
         """Copies a plain value into a writable buffer; its size, or None. BadInput if the buffer is too small."""
         self._fetch_value(key)
-        return self._core.get_into(self._root, _key(key), _flat(buffer))
+        flat = _flat(buffer)
+        if memoryview(flat).readonly:
+            raise NotPermitted("the buffer is read-only and cannot be written into")
+        return self._core.get_into(self._root, _key(key), flat)
+
+    def first_of(self, keys: Iterable[str | bytes]) -> int | None:
+        """The number of the first of these keys that has a plain value here, or None. On several hosts, the others are
+        asked for the very first key only."""
+        for number, key in enumerate(_several(keys)):
+            if self.contains(key) if number == 0 else self._core.present_value(self._root, _key(key)):
+                return number
+        return None
 
     def _fetch_value(self, key: str | bytes) -> None:
         if self._others is None or self._core.present_value(self._root, _key(key)):
@@ -218,7 +250,7 @@ class KVPool:
         if isinstance(tokens, str | bytes):
             gone = self._core.evict_value(self._root, _key(tokens))
             return gone + (others.evict_value(self._name_key(tokens)) if others else 0)
-        kept = max(0, -(-whole(keep, "keep") // self.block_tokens))
+        kept = min(max(0, -(-whole(keep, "keep") // self.block_tokens)), 1 << 31)
         given = buffers.token_array(tokens)
         gone = self._core.evict(self._root, given, kept)
         return gone + (others.evict(_core.kv_keys(self._root, given, self.block_tokens), kept) if others else 0)
@@ -226,7 +258,7 @@ class KVPool:
     def clear(self, tenant: str | None = None) -> int:
         """Drops all blocks of a tenant, or of all, pinned ones included, but what is held now. On all hosts that are
         up. How many blocks went."""
-        gone = self._core.clear(tenant)
+        gone = self._core.clear(None if tenant is None else text_of(tenant, "a tenant"))
         return gone + (self._others.clear(tenant) if self._others else 0)
 
     # The whole
@@ -249,6 +281,8 @@ class KVPool:
         """Forgets this handle; a second call does nothing. Hits stay valid; puts that wait in the background fail. In a
         durable space it flushes first."""
         native, self._native, self._others = self._native, None, None
+        self._stake = None
+        vars(self).pop("_in", None)  # it would keep the space mapped
         if native is not None and native.durable and not native.read_only:
             native.flush()
 
@@ -266,10 +300,29 @@ class KVPool:
         return f"KVPool({self.name!r}, {self.layout.model!r}, block_tokens={self.block_tokens})"
 
 
+def _arrived(
+    address: Address, name: str, layout: tuple[Any, ...], block_tokens: int, tenant: str, root: bytes, verify: bool
+) -> Any:
+    def opened() -> KVPool:
+        space, pool, what = open_address(address), object.__new__(KVPool), Layout(*layout)
+        pool._attach(space, open_there(space, what, block_tokens, name), what, block_tokens, name, verify)
+        pool.tenant, pool._root = tenant, root
+        pool._tenant = pool._core.tenant(tenant, None)
+        return pool
+
+    return arrive(opened)
+
+
+def _several(given: Any) -> Iterable[Any]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise Mismatch(f"expected a list, got {type(given).__name__}")
+    return given
+
+
 def _key(key: str | bytes) -> bytes:
     if not isinstance(key, str | bytes):
         raise Mismatch(f"a plain value's key is text or bytes, got {type(key).__name__}")
-    return key.encode() if isinstance(key, str) else key
+    return text_of(key, "a key").encode() if isinstance(key, str) else key
 
 
 def _flat(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload.api import ModelPlan, plan
 from openshelf.offload.capture.hooks import need_no_hooks
+from openshelf.offload.capture.plain_weights import need_plain_weights
 from openshelf.offload.capture.tree import flatten, key_of
 from openshelf.offload.program.torch import torch
 from openshelf.offload.run.arena import SharedArena
@@ -17,7 +18,7 @@ from openshelf.offload.run.by_module import ByModule
 from openshelf.offload.run.emptied import Emptied, Forward, values_of
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.packed import Packed
-from openshelf.offload.weights.source import packed_state, state_of
+from openshelf.offload.weights.source import need_weights, packed_state, state_of
 from openshelf.space import parse_size
 
 
@@ -34,6 +35,10 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         super().__init__()
         if fallback not in (None, "modules"):
             raise BadInput(f"fallback is 'modules', or None for an error, got {fallback!r}")
+        if not isinstance(model, torch.nn.Module):
+            raise BadInput(f"a model is a torch.nn.Module, got {type(model).__name__}")
+        need_plain_weights(model)
+        need_weights(model)
         self._fallback = fallback
         self.model, self._answering = model, Forward(model)
         self._budget, self._folder, self._options = parse_size(budget), folder, options

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from openshelf.show.times import format_time
 
 if TYPE_CHECKING:
+    from openshelf.show.exposition import figures, figures_text
     from openshelf.show.fabric import fabric_svg
-    from openshelf.show.metrics import kv_metrics, tier_metrics
+    from openshelf.show.metrics import host_metrics, kv_metrics, space_metrics, tier_metrics
     from openshelf.show.plan import plan_svg
     from openshelf.show.same_wires import same_wires_svg
     from openshelf.show.tiers import keeper_runs, rates, tier_lines, tier_view
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from openshelf.show.twin_trace import write_run_trace
 
 _LATER = {
+    "exposition": ("figures", "figures_text"),
     "fabric": ("fabric_svg",),
-    "metrics": ("kv_metrics", "tier_metrics"),
+    "metrics": ("host_metrics", "kv_metrics", "space_metrics", "tier_metrics"),
     "plan": ("plan_svg",),
     "same_wires": ("same_wires_svg",),
     "tiers": ("keeper_runs", "rates", "tier_lines", "tier_view"),
@@ -27,12 +29,16 @@ _LATER = {
 
 __all__ = [
     "fabric_svg",
+    "figures",
+    "figures_text",
     "format_time",
+    "host_metrics",
     "keeper_runs",
     "kv_metrics",
     "plan_svg",
     "rates",
     "same_wires_svg",
+    "space_metrics",
     "tier_lines",
     "tier_metrics",
     "tier_view",

@@ -44,35 +44,78 @@ _TIERS = (
     ("tier_flushes_total", "counter", "Commits of a durable space.", "commits"),
     ("tier_errors_total", "counter", "What flash refused.", "errors"),
 )
+# name, type, help, what of spaces() or describe_space() it is, and what it is multiplied by
+_SPACES = (
+    ("space_capacity_bytes", "gauge", "Bytes that the space has room for.", "bytes", 1),
+    ("space_memory_bytes", "gauge", "Bytes of memory that its files take.", "memory_bytes", 1),
+    ("space_members", "gauge", "Living processes that have it open.", "members", 1),
+    ("space_created_timestamp_seconds", "gauge", "When it was made.", "created_ns", 1e-9),
+    ("space_free_bytes", "gauge", "Bytes of its room that are free.", "free", 1),
+    ("space_largest_free_bytes", "gauge", "The longest run of these.", "largest_free", 1),
+    ("space_metadata_bytes", "gauge", "Bytes of metadata.", "metadata_bytes", 1),
+    ("space_arrays", "gauge", "Arrays in it.", "arrays", 1),
+    ("space_readable", "gauge", "1 if it could be read, 0 if it is damaged or of another version.", "readable", 1),
+)
+# name, type, help, what of hosts_of() it is, and what it is multiplied by
+_HOSTS = (
+    ("host_up", "gauge", "1 if the host answers and has opened the space.", "up", 1),
+    ("host_answers", "gauge", "1 if the host answers, whether or not it has opened the space.", "answers", 1),
+    ("host_capacity_bytes", "gauge", "Bytes that its part has room for.", "bytes", 1),
+    ("host_free_bytes", "gauge", "Bytes of these that are free.", "free", 1),
+    ("host_round_trip_seconds", "gauge", "Time of a question and its answer.", "round_trip_us", 1e-6),
+    ("host_misses_total", "counter", "Units that this host fetched from it.", "misses", 1),
+    ("host_recalls_total", "counter", "Units that it took back from this host.", "recalls", 1),
+    ("host_invalidations_total", "counter", "Copies that were dropped for its sake.", "invalidations", 1),
+    ("host_received_bytes_total", "counter", "Bytes that came from it.", "bytes_in", 1),
+    ("host_sent_bytes_total", "counter", "Bytes that went to it.", "bytes_out", 1),
+)
 
 
 def tier_metrics(spaces: Mapping[str, Mapping[str, Any]]) -> str:
     """The text of an exposition: what openshelf.space.tiers_of says of each space."""
-    lines: list[str] = []
-    for name, kind, text, key in _TIERS:
-        lines += _head(name, kind, text)
-        lines += [_line(name, {"space": space}, facts[key]) for space, facts in spaces.items() if key in facts]
-    return "\n".join(lines) + "\n"
+    return _of_each(((*row, 1) for row in _TIERS), [({"space": space}, facts) for space, facts in spaces.items()])
 
 
-def kv_metrics(space: str, pools: Iterable[Mapping[str, Any]]) -> str:
-    """The text of an exposition: what openshelf.kv.describe says of each pool of a space."""
-    described = list(pools)
+def kv_metrics(spaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """The text of an exposition: what openshelf.kv.describe says of each pool, by the names of spaces."""
+    described = [({"space": space, "pool": pool["pool"]}, pool) for space, pools in spaces.items() for pool in pools]
     lines: list[str] = []
     for name, kind, text, key, in_tokens in _POOL:
         lines += _head(name, kind, text)
-        for pool in described:
-            value = int(pool[key]) * (int(pool["block_tokens"]) if in_tokens else 1)
-            lines.append(_line(name, {"space": space, "pool": pool["pool"]}, value))
+        for labels, pool in described:
+            lines.append(_line(name, labels, int(pool[key]) * (int(pool["block_tokens"]) if in_tokens else 1)))
     lines += _head("kv_cache_usage_perc", "gauge", "Share of the pool that is in use, 0 to 1.")
-    for pool in described:
+    for labels, pool in described:
         share = int(pool["blocks"]) / max(1, int(pool["capacity_blocks"]))
-        lines.append(_line("kv_cache_usage_perc", {"space": space, "pool": pool["pool"]}, share))
+        lines.append(_line("kv_cache_usage_perc", labels, share))
     lines += _head("kv_tenant_blocks", "gauge", "Blocks of a tenant.")
-    for pool in described:
+    for labels, pool in described:
         for tenant, facts in pool["tenants"].items():
-            labels = {"space": space, "pool": pool["pool"], "tenant": tenant}
-            lines.append(_line("kv_tenant_blocks", labels, facts["blocks"]))
+            lines.append(_line("kv_tenant_blocks", {**labels, "tenant": tenant}, facts["blocks"]))
+    return "\n".join(lines) + "\n"
+
+
+def space_metrics(spaces: Iterable[Mapping[str, Any]]) -> str:
+    """The text of an exposition: what openshelf.space.spaces says of each, and describe_space if it could be asked."""
+    return _of_each(_SPACES, [({"space": str(one.get("url", one["name"]))}, one) for one in spaces])
+
+
+def host_metrics(spaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """The text of an exposition: what openshelf.space.hosts_of says of each host, by the URLs of spaces."""
+    return _of_each(
+        _HOSTS, [({"space": url, "host": one["host"]}, one) for url, found in spaces.items() for one in found]
+    )
+
+
+def _of_each(
+    rows: Iterable[tuple[str, str, str, str, float]], found: list[tuple[dict[str, str], Mapping[str, Any]]]
+) -> str:
+    lines: list[str] = []
+    for name, kind, text, key, scale in rows:
+        lines += _head(name, kind, text)
+        for labels, facts in found:
+            if (value := facts.get(key)) is not None:
+                lines.append(_line(name, labels, +value if scale == 1 else value * scale))
     return "\n".join(lines) + "\n"
 
 

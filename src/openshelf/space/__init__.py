@@ -11,11 +11,15 @@ from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, new_hosts_file, own_number, read_hosts
 from openshelf.space.hosts.start_keeper import run_keeper
 from openshelf.space.locality.flash import tiers_of
-from openshelf.space.space import Space, Where, spaces
+from openshelf.space.look import describe_space, hosts_of, look
+from openshelf.space.numbers import array_name
+from openshelf.space.sent import Address, Handle, address_of, arrive, open_address, refuse, send
+from openshelf.space.space import Space, Where, spaces, stale_spaces
 from openshelf.space.sync import Barrier, Channel, Counter, Lock
 from openshelf.space.transfer import Transfer
 
 __all__ = [
+    "Address",
     "Array",
     "Atomic",
     "Barrier",
@@ -25,6 +29,7 @@ __all__ = [
     "Device",
     "Entry",
     "Folder",
+    "Handle",
     "Hosts",
     "Lock",
     "Placement",
@@ -32,13 +37,23 @@ __all__ = [
     "Space",
     "Transfer",
     "Where",
+    "address_of",
+    "array_name",
+    "arrive",
+    "describe_space",
     "format_size",
+    "hosts_of",
+    "look",
     "new_hosts_file",
+    "open_address",
     "own_number",
     "parse_size",
     "place",
     "read_hosts",
+    "refuse",
     "run_keeper",
+    "send",
     "spaces",
+    "stale_spaces",
     "tiers_of",
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+import math
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openshelf import _core
 from openshelf._dtypes import ElementType, element_type, stored, to_numpy, to_torch, torch_module
-from openshelf._sizes import whole
-from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted
+from openshelf._sizes import flag, whole
+from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted, OutOfRange
 from openshelf.space.atomic import Atomic
 from openshelf.space.devices.dirty import dirty, write_back
+from openshelf.space.like_numpy import LikeNumpy
+from openshelf.space.sent import Handle, array_address, open_array, send
 
 if TYPE_CHECKING:
     from openshelf.space.devices.block import Block
@@ -26,11 +29,12 @@ _DRAFT, _LIVE = int(_core.State.DRAFT), int(_core.State.LIVE)
 HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
 
 
-class Array:
+class Array(Handle, LikeNumpy):
     """A typed range of a space, named or not. While it or any view of it lives, in any process, its memory is kept.
 
     Reading and writing through `numpy()` and `torch()` is plain load and store, shared with everybody who holds
-    the array; nothing orders them but what you use for it (atomics, locks, publication).
+    the array; nothing orders them but what you use for it (atomics, locks, publication). Operators, numpy's functions
+    and indexing work as on `numpy()`.
     """
 
     __slots__ = ("_folder", "_pin")
@@ -105,7 +109,7 @@ class Array:
 
     def pin(self, tier: str = "dram", *, priority: int = 0) -> Pinned:
         """Brings it into memory, and keeps it there until the handle is released or dropped. NoRoom if it cannot be."""
-        if tier != "dram":
+        if not isinstance(tier, str) or tier != "dram":
             raise BadInput(f"pin({tier!r}): bytes can be pinned in 'dram'")
         return self._locality.pin(self.address, self.nbytes, priority)
 
@@ -127,11 +131,6 @@ class Array:
         if self._folder is None:
             raise BadInput("this array was made without a space")
         return self._folder._locality
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise Mismatch("an array without dimensions has no length")
-        return self.shape[0]
 
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A zero-copy view, read-only if the space is open with mode="r". `dtype` reinterprets like ndarray.view."""
@@ -173,39 +172,44 @@ class Array:
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
         buffer, offset = self._buffer()
-        flat = torch.frombuffer(buffer, dtype=dtype, count=_count(self.shape), offset=offset)
+        flat = torch.frombuffer(buffer, dtype=dtype, count=math.prod(self.shape), offset=offset)
         return flat.view(self.shape)
 
-    def __getitem__(self, index: int | slice) -> Array:
-        """A contiguous part along the first axis, as an Array with its own address and the same pin."""
+    def __getitem__(self, index: Any) -> Any:
+        """As of numpy. A row or a plain slice is an Array with its own address and the same pin, unless it is a number;
+        everything else is numpy's: a number, a view or a copy."""
+        if isinstance(index, slice) and self.shape:
+            first, last, step = index.indices(self.shape[0])
+            if step == 1:
+                return self._part(self._row_at(first), (max(0, last - first), *self.shape[1:]), self.element)
+        if index is None or isinstance(index, slice | tuple | list | np.ndarray | Array | str | bool | EllipsisType):
+            return self._numpy_item(index)
+        row = whole(index, "a row")
         if not self.shape:
-            raise Mismatch("an array without dimensions has no parts")
-        element, length = self.element, self.shape[0]
-        row = _count(self.shape[1:]) * element.itemsize
-        if isinstance(index, slice):
-            first, last, step = index.indices(length)
-            if step != 1:
-                raise Mismatch(f"a part must be contiguous, got step {step}; slice .numpy() for strided views")
-            return self._part(self._offset + first * row, (max(0, last - first), *self.shape[1:]), element)
-        index = whole(index, "a row")
-        at = index + length if index < 0 else index
+            raise OutOfRange("an array without dimensions has no rows; array[()] is its element")
+        length = self.shape[0]
+        at = row + length if row < 0 else row
         if not 0 <= at < length:
-            raise IndexError(f"row {index} is out of range for an array of {length} rows")
-        return self._part(self._offset + at * row, self.shape[1:], element)
+            raise OutOfRange(f"row {row} is out of range for an array of {length} rows")
+        part = self._part(self._row_at(at), self.shape[1:], self.element)
+        return part if part.shape else part.numpy()[()]
+
+    def _row_at(self, row: int) -> int:
+        return self._offset + row * math.prod(self.shape[1:]) * self.element.itemsize
 
     def _part(self, offset: int, shape: tuple[int, ...], element: ElementType) -> Array:
         return _Part(self._pin, offset, shape, element, self._folder)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise Mismatch("an Array is a handle: write through .numpy() or .torch()")
+    def _is_read_only(self) -> bool:
+        return memoryview(self._buffer()[0]).readonly
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
+    def _torch_only(self) -> bool:
+        return self.element.torch_only
 
     def atomic(self, index: int = 0) -> Atomic:
         """The `index`-th element (in flat order) as an atomic word; the dtype must be a 4- or 8-byte integer."""
         element = self.element
-        index, count = whole(index, "an element's number"), _count(self.shape)
+        index, count = whole(index, "an element's number"), math.prod(self.shape)
         if not 0 <= index < count:
             raise BadAddress(f"element {index} is out of range for an array of {count} elements")
         self._settle()
@@ -217,6 +221,7 @@ class Array:
         if folder is None or isinstance(self, _Part):
             raise BadInput("a part of an array cannot be published; publish the whole")
         self._settle()
+        replace = flag(replace, "replace")
         if name is not None:
             if replace:
                 raise BadInput("a name can be replaced by a draft or by put(), not by naming an unnamed array")
@@ -224,6 +229,10 @@ class Array:
         else:
             folder._native.publish(self._pin, replace)
         return self
+
+    def __reduce__(self) -> Any:
+        """Pickled as its name and address; BadInput without a name."""
+        return send(open_array, lambda: array_address(self))
 
     def __enter__(self) -> Array:
         return self
@@ -261,7 +270,7 @@ class _Part(Array):
 
     @property
     def nbytes(self) -> int:
-        return _count(self._shape) * self._element.itemsize
+        return math.prod(self._shape) * self._element.itemsize
 
     def numpy(self, dtype: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
         return self._typed_view() if dtype is None else super().numpy(dtype)
@@ -289,19 +298,12 @@ class _ReadOnly(_Part):
         raise NotPermitted("atomics write; take them of the array itself, not of its read_only()")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
 def typed_part(pin: _core.Pin, address: int, shape: tuple[int, ...], dtype: Any, folder: Folder) -> Array:
     """The range at an address inside a pinned array, with a type of the caller's."""
     element = element_type(dtype)
     if any(length < 0 for length in shape):
         raise Mismatch(f"a shape has no negative sizes, got {shape}")
-    offset, size = address - pin.address, _count(shape) * element.itemsize
+    offset, size = address - pin.address, math.prod(shape) * element.itemsize
     if offset + size > pin.nbytes:
         raise BadAddress(
             f"{size} bytes at {address:#x} reach beyond the array there, which ends at {pin.address + pin.nbytes:#x}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openshelf import _core
 from openshelf._sizes import whole
 from openshelf.errors import BadInput, Mismatch
 from openshelf.space.numbers import seconds
+from openshelf.space.sent import refuse
 
 _SUFFIX = {"int32": "_i4", "uint32": "_u4", "int64": "_i8", "uint64": "_u8"}
 _RANGE = {"int32": (-(2**31), 2**31), "uint32": (0, 2**32), "int64": (-(2**63), 2**63), "uint64": (0, 2**64)}
@@ -21,6 +24,9 @@ class Atomic:
             raise Mismatch(f"atomics are for int32, uint32, int64 and uint64, not {dtype}")
         self._pin, self._offset, self._dtype, self._suffix = pin, offset, dtype, _SUFFIX[dtype]
         self.load()  # checks alignment and bounds once, here
+
+    def __reduce__(self) -> Any:
+        return refuse("an Atomic", "send its array, and take it there: array.atomic(index)")
 
     def _check(self, value: int) -> int:
         value = whole(value, "the value of an atomic")

@@ -114,7 +114,7 @@ def flat_bytes(buffer: Any, write: bool) -> tuple[Bytes, int]:
             raise Mismatch(f"a tensor must be contiguous and on the CPU to be {verb}; .contiguous().cpu() makes one")
         return tensor.reshape(-1).view(torch.uint8).numpy(), tensor.shape[0] if tensor.dim() else 1
     if isinstance(buffer, Array):
-        buffer = buffer.numpy() if buffer.element.code < 32 else buffer.numpy("uint8")
+        buffer = buffer.numpy("uint8") if buffer.element.torch_only else buffer.numpy()
     if not isinstance(buffer, np.ndarray):
         try:
             buffer = np.asarray(memoryview(buffer))

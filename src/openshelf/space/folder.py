@@ -5,27 +5,30 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from openshelf import _core
 from openshelf._dtypes import ElementType, element_type, of_numpy, stored
-from openshelf._sizes import whole
-from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
+from openshelf._sizes import flag, format_size, text_of, whole
+from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, OpenshelfError, UnknownName
 from openshelf.space.array import HIDDEN, Array
 from openshelf.space.locality.base import Home, Locality
 from openshelf.space.locality.choose import locality_of
 from openshelf.space.native import Maker, Native
-from openshelf.space.numbers import sizes_of
+from openshelf.space.numbers import array_name, sizes_of
+from openshelf.space.sent import Handle, address_of, open_folder, send
 from openshelf.space.sync import Barrier, Channel, Counter, Lock
+from openshelf.space.temporary import Stake
 
 _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = map(
     int, (_core.Kind.ARRAY, _core.Kind.LOCK, _core.Kind.BARRIER, _core.Kind.CHANNEL, _core.Kind.COUNTER)
 )
 _WORDS = of_numpy(np.dtype(np.int64))
 _KINDS = tuple(kind.name.lower() for kind in _core.Kind)
+Default = TypeVar("Default")
 
 
 class Entry(NamedTuple):
@@ -39,11 +42,12 @@ class Entry(NamedTuple):
     kind: str
 
 
-class Folder:
+class Folder(Handle):
     """The arrays whose names begin with a prefix, by the rest of their names. A Space is the folder of all."""
 
-    def __init__(self, core: Native, prefix: str) -> None:
+    def __init__(self, core: Native, prefix: str, stake: Stake | None = None) -> None:
         self._handle: Native | None = core
+        self._stake = stake
         self._prefix = prefix
         self._find = core.find
 
@@ -58,15 +62,20 @@ class Folder:
         return locality_of(self._native)
 
     def _on(self, home: Home) -> Maker:
+        _check_home(home)
         return self._native if home is None else self._locality.on(home)
 
     def folder(self, name: str) -> Folder:
         """The folder below this one; it need not hold anything yet."""
-        return Folder(self._native, f"{_full_name(self._prefix, name).strip('/')}/")
+        return Folder(self._native, f"{array_name(self._prefix, name).strip('/')}/", self._stake)
 
     def folders(self) -> list[str]:
         """Names of the folders directly in this one."""
         return sorted({name.split("/", 1)[0] for name in self if "/" in name})
+
+    def __reduce__(self) -> Any:
+        """Pickled as its address."""
+        return send(open_folder, lambda: (address_of(self._native), self._prefix))
 
     # Making
 
@@ -90,11 +99,14 @@ class Folder:
 
     def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None, *, home: Home = None) -> Array:
         """An array of one value, published when filled."""
-        array = self.new(name, shape, dtype if dtype is not None else np.asarray(value).dtype, home=home)
-        if array.element.code < 32:
-            array.numpy()[...] = value
+        array = self.new(name, shape, dtype if dtype is not None else _as_ndarray(value).dtype, home=home)
+        if array.element.torch_only:
+            try:
+                array.torch().fill_(value)
+            except Exception as error:
+                raise Mismatch(f"{value!r} is no value for {array.dtype}: {error}") from None
         else:
-            array.torch().fill_(value)
+            array[...] = value
         return array if name is None else array.publish()
 
     def put(self, name: str | None, value: Any, *, replace: bool = True, home: Home = None) -> Array:
@@ -102,7 +114,7 @@ class Folder:
 
         An array of that name is replaced at once for new look-ups; who holds the old one keeps it. `home` as in new().
         """
-        full_name = "" if name is None else _full_name(self._prefix, name)
+        full_name = "" if name is None else array_name(self._prefix, name)
         if type(value) is np.ndarray and value.flags.c_contiguous:
             array = value
         elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
@@ -117,7 +129,7 @@ class Folder:
                 f"a {type(value).__name__} cannot be put; put its arrays, or the data and the mask of a masked one"
             )
         else:
-            array = np.ascontiguousarray(value).reshape(np.shape(value))
+            array = _as_ndarray(value)
         element = of_numpy(array.dtype)
         # numpy exports no buffer of dtypes such as datetime64; those go by address, which takes longer to ask for.
         source = array if element.code else array.ctypes.data
@@ -137,18 +149,27 @@ class Folder:
         self, full_name: str, source: Any, shape: Any, element: ElementType, replace: bool, home: Home
     ) -> Array:
         nbytes = element.itemsize * math.prod(shape)
-        put = self._on(home).put
-        return Array(put(source, nbytes, element.code, _ARRAY, shape, element.descr, full_name, replace), self)
+        put, replace = self._on(home).put, flag(replace, "replace")
+        try:
+            return Array(put(source, nbytes, element.code, _ARRAY, shape, element.descr, full_name, replace), self)
+        except NoRoom as error:
+            old = self._native.find(full_name) if full_name and replace else None
+            if old is None:
+                raise
+            raise NoRoom(
+                f"{error}. Replacing {full_name!r} needs room for the new array of {format_size(nbytes)} while the old "
+                f"one of {format_size(old.nbytes)} is still there: delete it first, or write into it in place"
+            ) from None
 
     def _give_name(self, pin: _core.Pin, name: str) -> None:
-        self._native.name(pin, _full_name(self._prefix, name))
+        self._native.name(pin, array_name(self._prefix, name))
 
     def _make(self, name: str | None, shape: Any, element: ElementType, kind: int = _ARRAY, home: Home = None) -> Array:
         sizes = sizes_of(shape)
         nbytes = element.itemsize * math.prod(sizes)
         if nbytes >= 1 << 62:
             raise Mismatch(f"shape {sizes} of {element.name} has more bytes than there are addresses")
-        full_name = "" if name is None else _full_name(self._prefix, name)
+        full_name = "" if name is None else array_name(self._prefix, name)
         return Array(self._on(home).make(nbytes, element.code, kind, sizes, element.descr, full_name, True), self)
 
     # Finding
@@ -157,22 +178,22 @@ class Folder:
         try:
             pin = self._find(self._prefix + name)
         except TypeError:
-            pin = self._find(_full_name(self._prefix, name))  # says what is wrong with the name
+            pin = self._find(array_name(self._prefix, name))  # says what is wrong with the name
         if pin is None:
             raise self._unknown(name)
         return Array(pin, self)
 
-    def get(self, name: str, default: Array | None = None) -> Array | None:
+    def get(self, name: str, default: Default | None = None) -> Array | Default | None:
         """The array, or `default` if there is none of that name."""
-        pin = self._native.find(_full_name(self._prefix, name))
+        pin = self._native.find(array_name(self._prefix, name))
         return default if pin is None else Array(pin, self)
 
     def __contains__(self, name: str) -> bool:
-        return self._native.contains(_full_name(self._prefix, name))
+        return self._native.contains(array_name(self._prefix, name))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Everything here whose name begins with `prefix`, sorted, with sizes. Not a snapshot while others write."""
-        found = self._native.list(self._prefix + prefix)
+        found = self._native.list(self._prefix + text_of(prefix, "the beginning of a name"))
         return [
             Entry(name[len(self._prefix) :], nbytes, shape, stored(dtype, descr).name, address, _KINDS[kind])
             for name, nbytes, address, dtype, kind, shape, descr in found
@@ -185,8 +206,20 @@ class Folder:
     def __len__(self) -> int:
         return len(self.list())
 
+    def keys(self) -> KeysView[str]:
+        """All names here; like the folder itself, no snapshot while others write."""
+        return KeysView(self)
+
+    def values(self) -> ValuesView[Array]:
+        """What is here, each looked up when it is its turn. What was deleted meanwhile is left out."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, Array]:
+        """Names with what they name, likewise."""
+        return _Items(self)
+
     def _unknown(self, name: str) -> UnknownName:
-        _full_name(self._prefix, name)  # raises if it is no name at all
+        array_name(self._prefix, name)  # raises if it is no name at all
         known = list(self) if self._native.stats()["arrays"] <= 2_000 else []
         near = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
@@ -196,9 +229,21 @@ class Folder:
 
     # Changing
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        """As put(): a copy is published, in place of an array of that name."""
+        full_name = array_name(self._prefix, name)
+        if isinstance(value, Array) and value.nbytes == value._pin.nbytes:
+            there = self._native.find(full_name)
+            if there is not None and there.address == value.address:
+                return  # space[name] += 1 was done in place
+        Folder.put(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.delete(name)
+
     def delete(self, name: str) -> None:
         """Takes the name away at once; the memory goes when the last view in any process does."""
-        full_name = _full_name(self._prefix, name)
+        full_name = array_name(self._prefix, name)
         try:
             found = self._native.remove(full_name)
         except BadInput:  # a channel: arrays may be under way in it
@@ -212,7 +257,7 @@ class Folder:
     def rename(self, name: str, to: str) -> None:
         """Gives an array another name in this folder: at every moment it has exactly one of the two."""
         try:
-            self._native.rename(_full_name(self._prefix, name), _full_name(self._prefix, to))
+            self._native.rename(array_name(self._prefix, name), array_name(self._prefix, to))
         except UnknownName:
             raise self._unknown(name) from None
 
@@ -255,7 +300,8 @@ class Folder:
         return Channel(pin, self)
 
     def _shared(self, name: str, kind: int, nbytes: int, home: Home, prepare: Any = None) -> _core.Pin:
-        full_name = _full_name(self._prefix, name)
+        full_name = array_name(self._prefix, name)
+        _check_home(home)
         for _ in range(1000):  # made and deleted by others meanwhile, again and again
             pin = self._native.find(full_name)
             if pin is None:
@@ -279,13 +325,32 @@ class Folder:
         raise NameTaken(f"{full_name!r} comes and goes; others make and delete it all the time")
 
 
-def _full_name(prefix: str, name: str) -> str:
-    if not isinstance(name, str):
-        raise Mismatch(f"a name is text, got {name!r}")
-    if not name or name[0] < " ":
-        raise BadInput(f"{name!r} is not a name; expected text that does not begin with a control character")
+def _as_ndarray(value: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """What numpy makes of it, contiguous."""
     try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise BadInput(f"{name!r} is not a name: it cannot be written as UTF-8 ({error.reason})") from None
-    return prefix + name
+        array = np.asarray(value)
+        return np.ascontiguousarray(array).reshape(array.shape)  # which has a dimension more of a number
+    except OpenshelfError:
+        raise
+    except Exception as error:  # of any object's own __array__, too
+        raise Mismatch(f"numpy makes no array of this {type(value).__name__}: {error}") from None
+
+
+def _check_home(home: Home) -> None:
+    if home is not None and not isinstance(home, str | int | np.integer):
+        raise Mismatch(f"home is a host's name or number, got {home!r}")
+
+
+class _Items(ItemsView[str, Array]):
+    _mapping: Folder
+
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        found = ((name, self._mapping._native.find(self._mapping._prefix + name)) for name in self._mapping)
+        return ((name, Array(pin, self._mapping)) for name, pin in found if pin is not None)
+
+
+class _Values(ValuesView[Array]):
+    _mapping: Folder
+
+    def __iter__(self) -> Iterator[Array]:
+        return (array for _, array in self._mapping.items())

@@ -1,4 +1,4 @@
-"""Numbers and shapes that callers give, checked before native code sees them."""
+"""Numbers, shapes and names that callers give, checked before native code sees them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from openshelf._sizes import whole
-from openshelf.errors import BadAddress, Mismatch
+from openshelf._sizes import text_of, whole
+from openshelf.errors import BadAddress, BadInput, Mismatch
 
 
 def an_address(value: Any) -> int:
@@ -43,3 +43,10 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
     if any(size >= 1 << 62 for size in sizes):
         raise Mismatch(f"shape {sizes} has more elements than there are addresses")
     return sizes
+
+
+def array_name(prefix: str, name: str) -> str:
+    """The full name of what is called `name` in a folder."""
+    if not text_of(name, "a name") or name[0] < " ":
+        raise BadInput(f"{name!r} is not a name; expected text that does not begin with a control character")
+    return prefix + name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ import numpy as np
 
 from openshelf import _core
 from openshelf._files import mount_of
-from openshelf._sizes import parse_size
+from openshelf._sizes import flag, parse_size
 from openshelf.errors import (
     AddressOccupied,
     BadAddress,
@@ -26,16 +27,18 @@ from openshelf.errors import (
 from openshelf.space.array import Array, typed_part
 from openshelf.space.copies import Copies, copies, ranges_of
 from openshelf.space.create import registry
+from openshelf.space.create.backing import check_room
 from openshelf.space.create.create import check_same, make, restore
 from openshelf.space.create.flash import durable_at, parse_flash
 from openshelf.space.devices.dirty import dirty, write_back
-from openshelf.space.folder import Folder
+from openshelf.space.folder import Default, Folder
 from openshelf.space.hosts import join
 from openshelf.space.hosts.urls import is_url
 from openshelf.space.locality.base import Home
 from openshelf.space.locality.flash import attach
 from openshelf.space.native import Native
 from openshelf.space.numbers import an_address, sizes_of
+from openshelf.space.temporary import Stake, check_used, stake_of
 from openshelf.space.transfer import Transfer
 
 Somewhere = int | Array | Sequence[int | Array] | np.ndarray[Any, np.dtype[Any]]
@@ -60,8 +63,8 @@ class Space(Folder):
     Thread-safe. Closing forgets this handle; views stay valid and keep the space mapped until the last one goes.
     """
 
-    def __init__(self, core: Native) -> None:
-        super().__init__(core, "")
+    def __init__(self, core: Native, stake: Stake | None = None) -> None:
+        super().__init__(core, "", stake)
 
     @staticmethod
     def create(
@@ -71,6 +74,7 @@ class Space(Folder):
         flash: str | Sequence[str] | None = None,
         durable: bool = False,
         exist_ok: bool = False,
+        temporary: bool = False,
         backing: str | os.PathLike[str] | None = None,
         group: str | None = None,
         base: int | None = None,
@@ -81,14 +85,18 @@ class Space(Folder):
         `dram` is how much it can hold; memory is taken as arrays need it. `flash`, "/path/file:64GiB" or several of
         those, which are striped: it can hold that much, and `dram` is what of it is in memory at a time. `durable`:
         what was there at the last flush() survives restarts and power cuts; create it again then, with `exist_ok`.
-        `backing`: a directory (a tmpfs mounted
+        `temporary`: it goes with its last user; without a flash tier only. `backing`: a directory (a tmpfs mounted
         huge=advise, a hugetlbfs), a file, or a /dev/dax device, instead of /dev/shm. `group`: whose members may open
         it, by path. `base` and `reserve`: its addresses. NameTaken if it exists, unless `exist_ok`; then Mismatch if it
         was made with others than are given.
         """
         size = parse_size(dram)
-        if durable and flash is None:
+        if group is not None:
+            registry.group_number(group)
+        if flag(durable, "durable") and flash is None:
             raise BadInput("durable=True needs a flash tier: flash='/path/file:64GiB'")
+        if flag(temporary, "temporary") and (flash is not None or group is not None):
+            raise BadInput("temporary=True goes with neither flash= nor group=: such a space is in memory, one user's")
         if flash is not None and group is not None:
             raise BadInput("group= with flash=: a space with a flash tier is one user's")
         if is_url(name):
@@ -98,23 +106,36 @@ class Space(Folder):
             registry.clear_debris(root)
             path = root / name
             if path.exists():
-                if exist_ok:
-                    space = Space.open(name)
-                    check_same(
-                        path, int(space._native.stats()["bytes"]), size, backing, group, base, reserve, flash, durable
-                    )
+                if flag(exist_ok, "exist_ok"):
+                    space = _open(name, path, "rw")
+                    there = int(space._native.stats()["bytes"])
+                    check_same(path, there, size, backing, group, base, reserve, flash, durable, temporary)
                     return space
                 raise NameTaken(f"the space {name!r} exists already; open it, remove it, or pass exist_ok=True")
             tier = None if flash is None else parse_flash(flash, name, size, durable)
             if tier and durable and exist_ok and durable_at(tier.paths[0]):
                 restore(root, name, tier, backing, base, reserve)
             else:
-                make(root, name, size, backing, group, base, reserve, None, tier)
-        return Space.open(name)
+                make(root, name, size, backing, group, base, reserve, None, tier, temporary)
+            return _open(name, path, "rw")
+
+    @staticmethod
+    def temporary(
+        dram: str | int,
+        *,
+        backing: str | os.PathLike[str] | None = None,
+        base: int | None = None,
+        reserve: str | int | None = None,
+    ) -> Space:
+        """Makes and opens a space that goes with its last user: `with Space.temporary("1GiB") as space:`.
+
+        Its name is a new one. Other processes open it by `space.name`, or get it pickled."""
+        name = f"tmp-{os.getpid()}-{secrets.token_hex(6)}"
+        return Space.create(name, dram, temporary=True, backing=backing, base=base, reserve=reserve)
 
     @staticmethod
     def open(
-        name: str,
+        name: str | os.PathLike[str],
         mode: str = "rw",
         *,
         contribute: str | int | None = None,
@@ -127,7 +148,7 @@ class Space(Folder):
         larger one later grows it), kept coherent in steps of `unit` bytes (64 KiB; 4 KiB for what is fought over).
         `hosts`: the hosts file; by default what OPENSHELF_HOSTS names, or ~/.config/openshelf/hosts.yaml.
         """
-        if mode not in ("r", "rw"):
+        if not isinstance(mode, str) or mode not in ("r", "rw"):
             raise BadInput(f"mode is 'r' or 'rw', got {mode!r}")
         if is_url(name):
             return Space(join.join(name, mode == "r", contribute, unit, hosts))
@@ -136,22 +157,23 @@ class Space(Folder):
                 f"contribute=, unit= and hosts= go with a URL, openshelf://HOST:PORT/NAME, not with {name!r}"
             )
         path = registry.find(name)
-        try:
-            core = _core.Core.open(str(path), mode == "r", registry.boot_id())
-            core.check_usable()  # it may just have been removed
-            if core.tiered and core.tiers is None:
-                attach(core)
-            return Space(core)
-        except AddressOccupied as error:
-            raise AddressOccupied(f"cannot map the space {name!r}: {error}; {_who_is_there(path)}") from None
+        if not registry.is_temporary(path):
+            return _open(name, path, mode)
+        with registry.locked(path.parent):
+            check_used(name, registry.find_directory(str(name), path))
+            return _open(name, path, mode)
 
     @staticmethod
-    def remove(name: str, *, hosts: str | os.PathLike[str] | None = None) -> None:
+    def remove(name: str | os.PathLike[str], *, hosts: str | os.PathLike[str] | None = None) -> None:
         """Takes a space away; by URL, this host's part of it, with all arrays that live there.
 
         Processes that have it open keep their views; every other call there raises Closed. By URL, NotPermitted while
-        processes of this host have it open.
+        processes of this host have it open. By the path of a DAX device: it is nobody's any more; NotPermitted if this
+        host knows of a space there.
         """
+        if isinstance(name, str | os.PathLike) and "/" in os.fspath(name) and registry.is_dax(Path(name)):
+            _core.free_device(os.fspath(name), registry.boot_id())
+            return
         with registry.locked():
             path = _find(name, hosts)
             registry.check_disposable(path)
@@ -160,7 +182,7 @@ class Space(Folder):
             registry.dispose(path)
 
     @staticmethod
-    def members(name: str, *, hosts: str | os.PathLike[str] | None = None) -> int:
+    def members(name: str | os.PathLike[str], *, hosts: str | os.PathLike[str] | None = None) -> int:
         """How many processes have a space open, without opening it (by URL: here, the keeper among them); 0 for one
         too damaged to tell."""
         try:
@@ -199,7 +221,7 @@ class Space(Folder):
     # Bytes by address, without faults
 
     @overload
-    def get(self, name: str, default: Array | None = None) -> Array | None: ...
+    def get(self, name: str, default: Default | None = None) -> Array | Default | None: ...
 
     @overload
     def get(self, name: Somewhere, default: Any, nbytes: int | None = None) -> Transfer: ...
@@ -248,7 +270,10 @@ class Space(Folder):
         return self._locality.prefetch_many(ranges, priority)
 
     def hosts(self) -> list[dict[str, Any]]:
-        """The hosts, in the order of their numbers: whether up, room, round trip, misses and recalls."""
+        """The hosts, in the order of their numbers: whether up, room, round trip, misses and recalls.
+
+        `state` is "up", "unopened" (it answers, but nobody there has opened the space) or "down".
+        """
         self._native.check_usable()
         return self._locality.hosts()
 
@@ -257,7 +282,7 @@ class Space(Folder):
         size = parse_size(more)
         self._native.check_usable()
         backing = Path(str(self._native.stats()["backing"]))
-        registry.check_room(backing.parent if backing.is_absolute() else Path(self._native.directory), size)
+        check_room(backing if backing.is_absolute() else Path(self._native.directory) / backing, size)
         self._native.grow(size)
 
     def flush(self) -> Transfer:
@@ -284,9 +309,10 @@ class Space(Folder):
         return self._native.audit()
 
     def close(self) -> None:
-        """Forgets this handle; a second call does nothing."""
+        """Forgets this handle; a second call does nothing. A temporary space goes with the last one."""
         self._handle = None
         self._find = _closed
+        self._stake = None
 
     def __enter__(self) -> Space:
         return self
@@ -301,7 +327,8 @@ class Space(Folder):
 
 
 def spaces() -> list[dict[str, Any]]:
-    """All spaces of this user: name, path, base, live members, or what is wrong with one."""
+    """All spaces of this user: name, path, base, live members, room, the memory that it takes, whether it is temporary,
+    or what is wrong with one. None is opened: files are looked at."""
     found = []
     for name in registry.names(shards=True):
         path = registry.root() / name
@@ -311,10 +338,29 @@ def spaces() -> list[dict[str, Any]]:
         try:
             there = registry.header(path)
             entry.update(base=there.base, created_ns=there.created_ns, members=_core.live_members(str(path)))
+            entry.update(registry.sizes(path, there))
+            entry["temporary"] = registry.is_temporary(path)
         except (OpenshelfError, OSError) as error:  # a damaged one is listed too: the user must see it to remove it
             entry["error"] = str(error)
         found.append(entry)
     return found
+
+
+def stale_spaces() -> list[dict[str, Any]]:
+    """Those of spaces() that no living process has open. Damaged ones are not among them: who has those is unknown."""
+    return [there for there in spaces() if there.get("members") == 0]
+
+
+def _open(name: object, path: Path, mode: str) -> Space:
+    try:
+        core = _core.Core.open(str(path), mode == "r", registry.boot_id())
+        core.check_usable()  # it may just have been removed
+        if core.tiered and core.tiers is None:
+            attach(core)
+        return Space(core, stake_of(core, path))
+    except AddressOccupied as error:
+        registry.check_address_limit(registry.header(path).reserve)
+        raise AddressOccupied(f"cannot map the space {name!r}: {error}; {_who_is_there(path)}") from None
 
 
 def _settled(wanted: Copies) -> Copies:
@@ -325,7 +371,7 @@ def _settled(wanted: Copies) -> Copies:
     return wanted
 
 
-def _find(name: str, hosts: str | os.PathLike[str] | None) -> Path:
+def _find(name: str | os.PathLike[str], hosts: str | os.PathLike[str] | None) -> Path:
     return join.directory_of(name, hosts) if is_url(name) else registry.find(name)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openshelf import _core
+from openshelf._sizes import text_of
 from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.space.array import Array
 from openshelf.space.atomic import Atomic
 from openshelf.space.numbers import seconds
+from openshelf.space.sent import refuse
 
 if TYPE_CHECKING:
     from openshelf.space.folder import Folder
+
+
+_INSTEAD = "send its space, and take it there: space.{}"
 
 
 class Lock:
@@ -23,6 +28,9 @@ class Lock:
     def __init__(self, pin: _core.Pin) -> None:
         self._pin = pin
         self.previous_died = False
+
+    def __reduce__(self) -> Any:
+        return refuse("a Lock", _INSTEAD.format("lock(name)"))
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Waits for the lock; False when `timeout` seconds are over. The process holds it: any thread may release."""
@@ -59,6 +67,9 @@ class Barrier:
     def __init__(self, pin: _core.Pin) -> None:
         self._pin = pin
 
+    def __reduce__(self) -> Any:
+        return refuse("a Barrier", _INSTEAD.format("barrier(name, parties)"))
+
     @property
     def parties(self) -> int:
         return _core.barrier_parties(self._pin)
@@ -83,6 +94,9 @@ class Counter:
 
     def __init__(self, pin: _core.Pin) -> None:
         self._word = Atomic(pin, 0, "int64")
+
+    def __reduce__(self) -> Any:
+        return refuse("a Counter", _INSTEAD.format("counter(name)"))
 
     def add(self, value: int = 1) -> int:
         """Adds and returns the new value."""
@@ -109,6 +123,9 @@ class Channel:
     def __init__(self, pin: _core.Pin, folder: Folder) -> None:
         self._pin = pin
         self._folder = folder
+
+    def __reduce__(self) -> Any:
+        return refuse("a Channel", _INSTEAD.format("channel(name)"))
 
     @property
     def capacity(self) -> int:
@@ -138,7 +155,7 @@ class Channel:
             raise Mismatch(
                 f"a message is bytes, text or an Array, got {type(message).__name__}; put() other things first"
             )
-        payload = message.encode() if isinstance(message, str) else bytes(message)
+        payload = text_of(message, "a message").encode() if isinstance(message, str) else bytes(message)
         return _core.channel_send(self._pin, payload, None, seconds(timeout))
 
     def receive(self, timeout: float | None = None) -> bytes | Array | None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from openshelf.errors import OpenshelfError
 from openshelf.space.numbers import seconds
+from openshelf.space.sent import refuse
 
 
 class Part(Protocol):
@@ -78,6 +79,9 @@ class Transfer:
         self._parts = tuple(parts)
         self._kept = kept if self._parts else None
         self._error: BaseException | None = None
+
+    def __reduce__(self) -> Any:
+        return refuse(f"a {type(self).__name__}", "wait for it in the process that began it")
 
     @property
     def done(self) -> bool:

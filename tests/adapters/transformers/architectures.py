@@ -32,6 +32,21 @@ SIZES: dict[str, Any] = {
     "max_seq_len": 256, "hidden_dim": 32, "ffn_hidden_size": 48, "expert_dim": 16, "num_kv_heads": 2,
     "eos_token_id": None, "bos_token_id": None, "pad_token_id": None, "is_decoder": True,
 }  # fmt: skip
+# Kinds of caches: windows, windows and all tokens, latent attention, a recurrence, a convolution, no attention.
+KINDS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 24},
+    "gemma3_text": {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
+    "deepseek_v3": {
+        "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6,
+        "head_dim": 4, "num_key_value_heads": 4, "first_k_dense_replace": 1,
+    },
+    "qwen3_next": {
+        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "mamba": {"state_size": 4},
+}  # fmt: skip
 TOO_LARGE = 20_000_000  # weights: sizes that this does not know of
 MAY_DIFFER = 1e-3  # of the largest logit; rounding makes some 1e-6
 

@@ -11,7 +11,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from openshelf import Space
+from openshelf import KVPool, Space
 from openshelf.adapters.transformers import PooledCache, layout_of
 from openshelf.errors import BadInput
 from tests.adapters.transformers.architectures import SCALINGS, NotBuilt, build, kinds, outcome
@@ -69,11 +69,11 @@ def test_rotations_that_are_not_known_are_refused() -> None:
 
 
 RIGHT = (
-    "bloom", "gemma", "glm", "gpt_neox", "gptj", "granite", "mixtral", "olmoe", "opt", "phi3", "stablelm",
+    "bloom", "gemma", "glm", "gpt_neox", "gptj", "granite", "mixtral", "moshi", "olmoe", "opt", "phi3", "stablelm",
     "starcoder2",
 )  # fmt: skip
 REFUSED = {
-    "gemma2": "sliding", "mamba": "full attention", "deepseek_v3": "latent", "jamba": "full attention",
+    "deepseek_v4": "DeepseekV4HCACache", "openai-gpt": "neither keys and values nor states",
 }  # fmt: skip
 
 
@@ -87,8 +87,14 @@ def test_architectures_that_cannot_share_are_refused(space: Space, kind: str) ->
     assert re.search(REFUSED[kind], outcome(space, build(kind)))
 
 
-def test_positions_that_are_counted_by_padding_are_refused(space: Space) -> None:
-    assert re.search("roberta answers otherwise", outcome(space, build("roberta", pad_token_id=1)))
+def test_positions_that_are_counted_by_padding_must_be_given(space: Space) -> None:
+    model = build("roberta", pad_token_id=1)
+    assert outcome(space, model) == "right"  # generate gives them
+    with KVPool(space, layout_of(model), BLOCK, name="alone", capacity="1MiB") as pool:
+        tokens = torch.from_numpy(prompt(40) % 90)[None]
+        with pytest.raises(BadInput, match="not given position_ids"):
+            model(tokens, past_key_values=PooledCache(pool, model, {"input_ids": tokens}))
+        assert pool.stats()["blocks"] == 0
 
 
 def test_generation_without_a_cache_is_refused(space: Space) -> None:

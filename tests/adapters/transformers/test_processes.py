@@ -1,5 +1,6 @@
 """Workers that are processes of their own: what one computed the others read, whoever is killed."""
 
+# ruff: noqa: E402 (what is skipped must not be imported)
 from __future__ import annotations
 
 import time
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from openshelf import Space
+from openshelf import KVPool, Space
+from openshelf.adapters.transformers import PooledCache, layout_of
+from tests.adapters.transformers.architectures import KINDS as OTHERS
+from tests.adapters.transformers.architectures import assert_close, build, logits
 from tests.adapters.transformers.models import Answer, answer, assert_same, model_of, pool_of, prompt
 from tests.kv.prompts import assert_sound
 from tests.processes import Died, Peer, State
@@ -29,6 +33,16 @@ def begin(state: State) -> None:
 
 def ask(state: State, kind: str, tokens: Any, keep: bool = False) -> Answer:
     return answer(state["models"][kind], state["pools"][kind], tokens, keep=keep)
+
+
+def ask_kind(state: State, kind: str, tokens: Any) -> tuple[int, Any]:
+    """Of another kind of cache: how many tokens were found, and the logits of each step."""
+    model = build(kind, **OTHERS[kind])
+    pool = KVPool(state["space"], layout_of(model), 16, name=kind, capacity="4MiB")
+    ids = torch.from_numpy(tokens)[None]
+    cache = PooledCache(pool, model, ids)
+    got, _ = logits(model, ids, cache, 4)
+    return cache.hit_tokens, got.numpy()
 
 
 def ask_on_and_on(state: State, kind: str, seed: int) -> None:
@@ -63,6 +77,15 @@ def test_workers_share_prefixes_and_survive_each_other(space: Space, workers: tu
         assert read.kv[:, :, :, :96].tobytes() == written[kind].kv[:, :, :, :96].tobytes()
         for got, expected in zip((written[kind], read, part), plain[kind][:1] + plain[kind], strict=True):
             assert_same(got, expected)
+
+    for kind in ("mistral", "deepseek_v3", "qwen3_next"):
+        few = tokens % 91 + 5
+        expected, _ = logits(build(kind, **OTHERS[kind]), torch.from_numpy(few)[None], None, 4)
+        for hit, (found, got) in zip(
+            (0, 96), (first.call(ask_kind, kind, few), ask_kind({"space": space}, kind, few)), strict=True
+        ):
+            assert found == hit
+            assert_close(len(few), zip(torch.from_numpy(got), expected, strict=True))
 
     # Both compute one new prompt at the same time: one copy of it.
     both = prompt(128, seed=2)

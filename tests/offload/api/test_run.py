@@ -245,7 +245,7 @@ def test_other_shapes_are_refused_and_the_run_goes_on() -> None:
     model = made("llama").eval()
     with planned(model, batch("llama"), 0.5).load(model) as run:
         good = run(**batch("llama", 1)).logits
-        with pytest.raises(BadInput, match="capture this shape too"):
+        with pytest.raises(BadInput, match=r"offload.buckets\(\) for inputs of any length, or offload.wrap"):
             run(input_ids=torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 3, dtype=torch.long))
         assert same([run(**batch("llama", 1)).logits], [good])
     with pytest.raises(Closed):
@@ -269,8 +269,8 @@ def test_altered_weights_are_refused(tmp_path: Path, own_cache: Path) -> None:
                 run(**batch("llama", 1))
 
 
-class Interrupted(Exception):
-    pass
+class Interrupted(BaseException):
+    """As Ctrl-C."""
 
 
 def interrupting(number: int) -> Callable[[Any], None]:
@@ -308,7 +308,7 @@ def test_ids_out_of_range_are_an_error_and_the_run_goes_on() -> None:
     model = made("llama").eval()
     wrong = {name: torch.full_like(one, 100_000) for name, one in batch("llama").items()}
     with torch.no_grad(), planned(model, batch("llama"), 0.25).load(model) as run:
-        with pytest.raises(IndexError):
+        with pytest.raises(BadInput, match="index out of range"):
             run(**wrong)
         assert same([run(**batch("llama", 3)).logits], [model(**batch("llama", 3)).logits])
 
@@ -350,9 +350,9 @@ def train_for_ever(state: State) -> None:
 def test_killed_run_leaves_nothing_behind(own_cache: Path) -> None:
     peer = Peer()
     peer.start(train_for_ever)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while str(own_cache) not in _open_files(peer.pid):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "planning and loading never ended"
         time.sleep(0.05)
     time.sleep(0.5)
     peer.kill()

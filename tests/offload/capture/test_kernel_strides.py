@@ -29,3 +29,15 @@ def test_strides_that_one_owner_has_learned_are_no_other_owners() -> None:
     measured(capture(Shuffled(), (x,), strides=ours), rounds=1)
     with pytest.raises(OtherStrides):
         measured(capture(Shuffled(), (x,), strides=KernelStrides()), rounds=1)
+
+
+def test_images_of_one_pixel_have_the_memory_format_of_the_kernel() -> None:
+    """Other kernels are chosen by it, which add up in another order."""
+    net, strides = torch.nn.GELU(), KernelStrides()
+    x = torch.empty_strided((2, 8, 1, 1), (8, 1, 8, 8)).normal_()  # channels last
+    measured(capture(net, (x,), strides=strides), rounds=1)  # nothing is said of it unless asked
+    with pytest.raises(OtherStrides) as wrong:
+        measured(capture(net, (x,), strides=strides), rounds=1, formats=True)
+    assert strides.learn(wrong.value.found)
+    (output,) = measured(capture(net, (x,), strides=strides), rounds=1, formats=True).outputs
+    assert output.strides == net(x).stride()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from openshelf import offload  # noqa: E402
-from openshelf.errors import BadInput, CaptureFailed, Closed, NoRoom  # noqa: E402
+from openshelf.errors import BadInput, Closed, NoRoom  # noqa: E402
 from tests.offload.models import VOCABULARY, llama, made, same  # noqa: E402
 from tests.offload.rates import RATES  # noqa: E402
 
@@ -112,7 +114,7 @@ def test_a_token_that_fails_anywhere_can_be_made_again(kv: Any) -> None:
         assert "kv" not in run.stays()  # it moves
         first = run.prefill(prompt(1, 21))
         expected = run.step([5])
-        (program,) = (one for (name, _), one in run._runs.items() if name == "next")
+        (program,) = (one for (growth, _), one in run._runs.items() if not growth.fresh)
         plain = program._instructions
         for number in range(len(plain)):
             run.prefill(prompt(1, 21))
@@ -127,7 +129,7 @@ def test_a_token_that_fails_anywhere_can_be_made_again(kv: Any) -> None:
             assert torch.equal(run.step([5]), expected)
     if kv == "flash":  # a prompt loses nothing
         with offload.decode(model, "300KiB", longest=64, kv=kv, **OPTIONS) as run:
-            with pytest.raises(IndexError):
+            with pytest.raises(BadInput, match="index out of range"):
                 run.prefill(torch.full((1, 21), 100_000))
             assert torch.equal(run.prefill(prompt(1, 21)), first)
 
@@ -136,8 +138,8 @@ def interrupt() -> None:
     raise Interrupted
 
 
-class Interrupted(Exception):
-    pass
+class Interrupted(BaseException):
+    """As Ctrl-C."""
 
 
 def test_refusals() -> None:
@@ -145,18 +147,20 @@ def test_refusals() -> None:
         offload.decode(made("llama").eval(), "1KiB", longest=64, chunk=32, **OPTIONS)
     least = int(re.findall(r"works is (\d+) bytes", str(error.value))[0])
     with offload.decode(made("llama").eval(), least, longest=64, chunk=32, **OPTIONS) as run:
+        with pytest.raises(BadInput, match="how many tokens to generate, got -1"):
+            run.generate(prompt(1, 11), -1)
         with pytest.raises(NoRoom, match="11 tokens and 60 more do not fit longest=64"):
             run.generate(prompt(1, 11), 60)
         assert run.generate(prompt(1, 11), 54).shape == (1, 65)
     with pytest.raises(NoRoom, match="the least that works"):
         offload.decode(made("llama").eval(), least - 4096, longest=64, chunk=32, **OPTIONS)
-    with pytest.raises(BadInput, match="causal language model"):
+    with pytest.raises(BadInput, match="a language model of transformers"):
         offload.decode(torch.nn.Linear(2, 2), "1MiB", longest=64, **OPTIONS)
     with pytest.raises(BadInput, match="'dram' or on 'flash'"):
         offload.decode(made("llama"), "1MiB", longest=64, kv="tape", **OPTIONS)  # type: ignore[arg-type]
 
 
-def test_model_whose_ways_change_with_the_length_is_refused() -> None:
+def test_model_whose_ways_change_at_a_length_is_two_programs() -> None:
     model = llama().eval()
     plain, inner = model.lm_head.forward, model.model.forward
 
@@ -169,5 +173,24 @@ def test_model_whose_ways_change_with_the_length_is_refused() -> None:
         return inner(*args, **kwargs)
 
     model.model.forward, model.lm_head.forward = remember, forward
-    with pytest.raises(CaptureFailed, match="something else"):
+    with offload.decode(model, "1MiB", longest=64, **OPTIONS) as run:
+        generated(run, Plain(model), prompt(1, 26), [26], 6)
+
+
+def test_weights_of_the_model_can_be_let_go_of() -> None:
+    model = llama(num_hidden_layers=1).eval()
+    expected = Plain(model).feed(prompt(1, 1))
+    weight = weakref.ref(model.lm_head.weight)
+    with offload.decode(model, "1MiB", longest=16, **OPTIONS) as run:
+        del model
+        gc.collect()
+        assert weight() is None
+        assert same([run.prefill(prompt(1, 1))], [expected])  # a length that was not captured before
+
+
+def test_model_without_weights_is_refused_before_it_is_captured() -> None:
+    with torch.device("meta"):
+        model = llama().eval()
+    model.forward = None  # nobody gets so far
+    with pytest.raises(BadInput, match=r"'model.embed_tokens.weight' and .* on the meta device.*weights="):
         offload.decode(model, "1MiB", longest=64, **OPTIONS)

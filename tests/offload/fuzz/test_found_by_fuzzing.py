@@ -188,8 +188,6 @@ def test_results_that_a_kernel_leaves_out() -> None:
         with planned(model, (x,)).load(model) as run, torch.no_grad():
             leaves = torch.utils._pytree.tree_leaves
             assert list(map(bits, leaves(run(x)))) == list(map(bits, leaves(model(x))))
-    with pytest.raises(CaptureFailed, match="another operator"):
-        planned(nn.LSTM(8, 8), (x,), train=True, loss=lambda one: one[0].sum())
 
 
 def test_parameters_without_elements_are_in_the_state() -> None:

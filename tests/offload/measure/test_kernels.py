@@ -85,3 +85,12 @@ def test_storages_of_a_call_are_apart_in_the_ring(calls: list[dict[int, int]], r
         assert spans[0][0] >= 0
         assert spans[-1][1] <= ring.nbytes
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+
+
+def test_timing_ends_when_its_time_is_over_and_says_what_was_hurried() -> None:
+    captured = capture(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), (torch.ones(2, 8),))
+    whole, hurried = measured(captured), measured(captured, time_limit=0.0)
+    assert whole.hurried == ()
+    assert [one.split()[0] for one in hurried.hurried] == ["aten.addmm.default", "aten.relu.default"]
+    assert hurried.outside == whole.outside
+    assert all(op.seconds > 0 for op in hurried.program.ops)

@@ -59,9 +59,20 @@ def test_refusals() -> None:
     with pytest.raises(CaptureFailed, match="the same at every length"):
         offload.buckets(linear, lambda length: torch.zeros(3, 8), 64, "1MiB", **OPTIONS)
 
+    class Cubed(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return (x @ x.t())[..., None].expand(-1, -1, len(x)).exp().sum(0)
+
+    with pytest.raises(CaptureFailed, match="evenly"):
+        offload.buckets(Cubed(), lambda length: torch.zeros(length, 8), 64, "8MiB", **OPTIONS)
+
+
+def test_what_grows_with_the_square_of_the_length_runs() -> None:
     class Squared(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
             return (x @ x.t()).sum(0)
 
-    with pytest.raises(CaptureFailed, match="evenly"):
-        offload.buckets(Squared(), lambda length: torch.zeros(length, 8), 64, "1MiB", **OPTIONS)
+    run = offload.buckets(Squared(), lambda length: torch.zeros(length, 8), 32, "1MiB", **OPTIONS)
+    for length in (1, 5, 17, 32):
+        x = torch.randn(length, 8)
+        assert torch.equal(run(x), Squared()(x)), length

@@ -22,6 +22,10 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adam": lambda params: torch.optim.Adam(params, lr=1e-3, weight_decay=0.01),
     "amsgrad": lambda params: torch.optim.Adam(params, lr=1e-3, amsgrad=True, maximize=True),
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-3),
+    "fused adamw": lambda params: torch.optim.AdamW(params, lr=1e-3, fused=True),
+    "fused adam": lambda params: torch.optim.Adam(params, lr=1e-3, amsgrad=True, weight_decay=0.01, fused=True),
+    "adafactor": lambda params: torch.optim.Adafactor(params),
+    "muon": lambda params: torch.optim.Muon([one for one in params if one.ndim == 2], lr=1e-3),
 }
 
 
@@ -116,7 +120,7 @@ def test_accumulation_and_clipping_are_those_of_torch(name: str, clip: float | N
     assert same(model.state_dict().values(), plain.state_dict().values())
 
 
-@pytest.mark.parametrize("kind", ["momentum", "adamw"])
+@pytest.mark.parametrize("kind", ["momentum", "adamw", "fused adamw", "adafactor", "muon"])
 def test_training_goes_on_from_where_torch_optim_was(kind: str) -> None:
     model, plain = (one.train() for one in twins("llama"))
     before, expected = OPTIMIZERS[kind](model.parameters()), OPTIMIZERS[kind](plain.parameters())

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openshelf.errors import BadInput, Corrupt, UnknownName
+from openshelf.errors import BadInput, Corrupt, FlashFailed, Mismatch, UnknownName
 from openshelf.offload.weights import safetensors
-from openshelf.offload.weights.pack import pack_shards
+from openshelf.offload.weights.shards import pack_shards
 from tests.offload.weights.packing import content, read_through, weights
 from tests.processes import Peer, State
 
@@ -97,14 +97,48 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         pack_shards(tmp_path, folder=tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": "gone.safetensors"}}))
-    with pytest.raises(BadInput, match=r"lacks .*gone\.safetensors"):
+    with pytest.raises(BadInput, match=r"names 1 files, and 1 of them are not beside it: gone\.safetensors"):
         pack_shards(index, folder=tmp_path)
+
+
+def test_tensors_of_other_types_are_refused_before_they_are_packed(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "model.safetensors")
+    forms = {"layer.0.weight": ("float32", (3,)), "layer.1.weight": ("bfloat16", (1024,))}
+    with pytest.raises(Mismatch, match=r"'layer\.1\.weight' as float32 \(1024,\), .* bfloat16 .* 1 of 2 tensors"):
+        pack_shards(tmp_path, ["layer.0.weight"], folder=tmp_path / "cache", forms=forms)
+    forms["layer.1.weight"] = ("float32", (1024,))
+    state = {**weights(), "layer.1.weight": np.zeros(1024, np.int8)}
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(Mismatch, match="quantised checkpoint has to be saved dequantised"):
+        pack_shards(tmp_path, ["layer.0.weight"], folder=tmp_path / "cache", forms=forms)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_shard_that_is_cut_or_goes_is_named(tmp_path: Path) -> None:
+    state = checkpoint(tmp_path)
+    shard = tmp_path / "model-0.safetensors"
+    with shard.open("r+b") as file:
+        file.truncate(shard.stat().st_size - 8)
+    with pytest.raises(Corrupt, match=r"model-0\.safetensors: .* the file was cut or altered"):
+        pack_shards(tmp_path, list(state), folder=tmp_path / "cache")
+    tensor = safetensors.ShardTensor(tmp_path / "gone.safetensors", 8, 4, "float32", (1,))
+    with pytest.raises(FlashFailed, match=r"reading 'w' of .*gone\.safetensors failed"):
+        safetensors.from_shard("w", tensor)(memoryview(bytearray(4)), 0)
+
+
+def test_what_is_lacking_is_counted_and_near_names_are_told(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "model.safetensors")
+    with pytest.raises(UnknownName) as error:
+        pack_shards(tmp_path, ["layer.0.weight", "layer.1.wieght", "layer.9.bias"], folder=tmp_path / "cache")
+    assert "it lacks 2 of the 3 tensors that are needed, 'layer.1.wieght', 'layer.9.bias'" in str(error.value)
+    assert "it has 4, the nearest to the first are 'layer.1.weight'" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
         (b"", "no safetensors file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "pointer of git-lfs"),
         (struct.pack("<Q", 10**9) + b"{}", "no safetensors file"),
         (struct.pack("<Q", 3) + b"{,}", "JSON"),
         (struct.pack("<Q", 2) + b"[]", "expected a JSON object"),
@@ -128,9 +162,9 @@ def test_a_checkpoint_larger_than_memory_is_packed(tmp_path: Path) -> None:
     save_file({f"w{at}": np.full(4 << 20, at, np.float32) for at in range(6)}, tmp_path / "model.safetensors")
     code = f"""
 import resource
-import openshelf.offload.weights.pack as pack
+import openshelf.offload.weights.shards as shards
 used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-pack.pack_shards({str(tmp_path)!r}, folder={str(tmp_path / "cache")!r})
+shards.pack_shards({str(tmp_path)!r}, folder={str(tmp_path / "cache")!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,13 +7,14 @@ import signal
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from openshelf import Space, _core
-from openshelf.errors import NotPermitted, OpenshelfError
+from openshelf.errors import HostLost, NotPermitted, OpenshelfError
 from openshelf.space.hosts import start_keeper
 from openshelf.space.hosts.start_keeper import Keeper
 from tests.conftest import alive, keeper_of
@@ -54,10 +55,65 @@ def test_a_keeper_that_is_killed_before_it_answers_is_started_again(home: Path) 
     assert (home / "tries").read_text() == "xxx"
 
 
-def test_keepers_that_are_killed_again_and_again_are_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_keeper, "_START_S", 1.0)
-    with pytest.raises(OpenshelfError, match="a stand-in did not start"):
+def test_keepers_that_are_killed_again_and_again_are_given_up(home: Path) -> None:
+    with pytest.raises(OpenshelfError, match=r"a stand-in did not start, 5 times: it was killed each time, or crashed"):
         start_keeper.ensure(_stand_in(home, 1000))
+    assert (home / "tries").read_text() == "xxxxx"
+
+
+KILLER = """
+import os, signal, subprocess, sys
+tries, kills, log, command = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+with open(tries, "a") as file:
+    file.write("x")
+keeper = int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+if os.path.getsize(tries) <= kills:
+    while os.path.getsize(tries) % 2 == 0 and not os.path.exists(log):  # half of them have begun their log
+        pass
+    os.kill(keeper, signal.SIGKILL)
+print(keeper)
+"""
+
+
+def test_a_real_keeper_that_is_killed_while_it_starts_is_started_again(home: Path, tmp_path: Path) -> None:
+    with Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB") as space:
+        space.put("a", np.arange(5))
+    first = int((home / "shelf/keeper.lock").read_text())
+    os.kill(first, signal.SIGKILL)
+    found = start_keeper.of_space(home / "shelf")
+    while start_keeper.answers(found.socket):  # its last thread may end after its first
+        time.sleep(0.01)
+    killer = [sys.executable, "-I", "-S", "-c", KILLER, str(tmp_path / "tries"), "4", str(found.log)]
+    keeper = found._replace(command=[*killer, *found.command])
+    assert start_keeper.answers(start_keeper.ensure(keeper))
+    assert (tmp_path / "tries").read_text() == "xxxxx"
+    with Space.open("shelf") as space:
+        assert space["a"].numpy().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_keeper_that_ends_with_an_error_is_not_started_again(home: Path, tmp_path: Path) -> None:
+    (home / "shelf").mkdir(mode=0o700)
+    found = start_keeper.of_space(home / "shelf")
+    killer = [sys.executable, "-I", "-S", "-c", KILLER, str(tmp_path / "tries"), "0", str(found.log)]
+    with pytest.raises(OpenshelfError, match=r"did not start; .* says: .* the keeper ended: UnknownName: "):
+        start_keeper.ensure(found._replace(command=[*killer, *found.command]))
+    assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_keepers_that_end_while_a_process_attaches_are_followed_however_long_each_takes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_keeper, "_MEET_S", 0.0)  # as on a machine where one start takes longer
+    keeper, tries = _stand_in(home, 0), home / "tries"
+
+    def attach(path: str) -> str:
+        if len(tries.read_text()) < 3:
+            os.unlink(path)  # nobody answers there any more
+            raise HostLost("the keeper ended")
+        return path
+
+    assert start_keeper.meet(keeper, attach) == str(keeper.socket)
+    assert tries.read_text() == "xxx"
 
 
 def _open(state: State, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from openshelf.errors import HostLost, OpenshelfError, UnknownName
-from tests.processes import Died, State
+from tests.processes import Died, State, stop_process
 from tests.space.hosts import losing
 from tests.space.hosts.harness import worker
 from tests.space.hosts.harness.cluster import Cluster
@@ -51,6 +52,29 @@ def test_touch_of_a_lost_hosts_bytes_ends_the_process_with_its_reason(two: Clust
     assert time.monotonic() - start < losing.HANG_SECONDS
     assert death.value.code == -signal.SIGBUS
     check_last_words(other.text(), [two[0].address])
+
+
+@pytest.mark.parametrize("kernel", ["on", "6.1"])
+def test_copies_of_a_host_whose_keeper_is_stopped_are_not_read_when_their_lease_is_over(kernel: str) -> None:
+    """The home writes on without it, so its processes end their leases themselves: a touch waits for the keeper."""
+    with Cluster(2, environment={"OPENSHELF_FAULTS": kernel}) as hosts:
+        home, other = losing.meet(hosts, 2)
+        home.call(losing.put, "a", 7)
+        home.call(losing.hold, "a")
+        other.call(losing.hold, "a")
+        assert other.call(losing.values) == [7]
+        (keeper,) = hosts[1].keepers()
+        stop_process(keeper)
+        home.call(losing.fill, 8)  # once it has given up the other host
+        time.sleep(1)
+        other.start(losing.values)
+        assert not other.pipe.poll(1)
+        os.kill(keeper, signal.SIGCONT)
+        with pytest.raises(Died) as death:  # the arrays that it had a view of are of an earlier session
+            other.finish()
+        assert death.value.code == -signal.SIGBUS
+        check_last_words(other.text(), [hosts[0].address])
+        assert home.call(losing.values) == [8]
 
 
 def test_copy_of_a_lost_hosts_bytes_is_gone_with_it(two: Cluster) -> None:

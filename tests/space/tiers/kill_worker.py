@@ -71,7 +71,8 @@ class Worker:
         ]  # fmt: skip
 
     def part(self, unit: int) -> Array:
-        return self.counters[unit * UNIT // 8 : (unit + 1) * UNIT // 8]
+        part: Array = self.counters[unit * UNIT // 8 : (unit + 1) * UNIT // 8]
+        return part
 
     def put(self) -> None:
         number = self.random.randrange(ARRAYS)
@@ -131,18 +132,19 @@ class Worker:
     def some(self) -> Array | None:
         if self.random.random() < 0.5:
             first = self.random.randrange(UNITS)
-            return self.counters[first * UNIT // 8 : (first + self.random.randrange(1, 20)) * UNIT // 8]
+            units: Array = self.counters[first * UNIT // 8 : (first + self.random.randrange(1, 20)) * UNIT // 8]
+            return units
         found = self.find()
         return found[0] if found else None
 
     def demote(self) -> None:
-        if array := self.some():
+        if (array := self.some()) is not None:
             handle = array.demote()
             if self.random.random() < 0.7:
                 handle.wait()
 
     def prefetch(self) -> None:
-        if array := self.some():
+        if (array := self.some()) is not None:
             handle = array.prefetch(priority=self.random.randrange(-3, 4))
             if self.random.random() < 0.2:
                 handle.cancel()
@@ -150,7 +152,7 @@ class Worker:
                 handle.wait()
 
     def pin(self) -> None:
-        if array := self.some():
+        if (array := self.some()) is not None:
             pin = array.pin()
             pin.wait()
             if array.tier != "dram":

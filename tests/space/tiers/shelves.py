@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from openshelf import Array, Space
+from tests.processes import PATIENCE
 
 KIB, MIB = 1 << 10, 1 << 20
 UNIT = 64 * KIB
 DRAM, FLASH = 32 * MIB, 256 * MIB
-WAIT = 60.0
+WAIT = 60.0 * PATIENCE
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 

@@ -158,7 +158,7 @@ def test_more_than_flash_holds_is_refused_and_room_comes_back(shelf: Space) -> N
 
 def test_unknown_choice_of_faults_is_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENSHELF_FAULTS", "perhaps")
-    with pytest.raises(BadInput, match="'on' or 'off'"):
+    with pytest.raises(BadInput, match=r"'on', 'off', '6\.1' or '6\.4'"):
         make(tmp_path)
     monkeypatch.setenv("OPENSHELF_FAULTS", "off")
     Space.open("shelf").close()

@@ -1,4 +1,4 @@
-"""The same tests as a user without privileges, whose faults are for user mode only."""
+"""The same tests as a user without privileges, whose faults are for user mode only, and as if the kernel were older."""
 
 from __future__ import annotations
 
@@ -35,15 +35,28 @@ def test_arrays_as_a_user_whose_system_calls_do_not_wait() -> None:
     # It may read everything, as this installation may be in a home of somebody else's, and nothing more.
     command = ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
     command += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    command += [sys.executable, "-m", "pytest", "-rA", "-k", WHICH, "--basetemp", str(home / "tests")]
-    command += [str(ROOT / "tests" / "space" / "tiers" / name) for name in FILES]
-    environment = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "OPENSHELF_TEST_FAULTS": "user",
-        "PYTHONDONTWRITEBYTECODE": "1", **sanitizer_environment(),
-    }  # fmt: skip
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        passed = _run(command, FILES, WHICH, home, OPENSHELF_TEST_FAULTS="user")
     finally:
         shutil.rmtree(home, ignore_errors=True)
+    assert "PASSED tests/space/tiers/test_handles.py::test_pin_makes_bytes_fit_for_system_calls[user]" in passed
+
+
+@pytest.mark.parametrize("version", ["6.1", "6.4"])
+def test_arrays_as_if_the_kernel_were_older(version: str, tmp_path: Path) -> None:
+    """Found once in a process: so in others."""
+    which, files = ("touch_of", ("test_errors.py",)) if version == "6.4" else (WHICH, FILES)
+    passed = _run([], files, which, tmp_path, OPENSHELF_TEST_FAULTS="full", OPENSHELF_FAULTS=version)
+    assert "[full]" in passed or "userfaultfd gives" in passed
+
+
+def _run(command: list[str], files: tuple[str, ...], which: str, home: Path, **variables: str) -> str:
+    command = [*command, sys.executable, "-m", "pytest", "-rA", "-k", which, "--basetemp", str(home / "tests")]
+    command += [str(ROOT / "tests" / "space" / "tiers" / name) for name in files]
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1",
+        **sanitizer_environment(), **variables,
+    }  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "PASSED tests/space/tiers/test_handles.py::test_pin_makes_bytes_fit_for_system_calls[user]" in done.stdout
+    return done.stdout

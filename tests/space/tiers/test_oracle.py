@@ -14,7 +14,7 @@ import pytest
 from openshelf import Space
 from openshelf.errors import NoRoom, NotPermitted
 from tests.processes import Peer, State
-from tests.space.tiers.conftest import with_faults
+from tests.space.tiers.conftest import FORCED, with_faults
 from tests.space.tiers.shelves import DRAM, KIB, MIB, UNIT, Words, make, push
 
 SOAK = os.environ.get("OPENSHELF_SOAK") == "1"
@@ -100,7 +100,7 @@ class Oracle:
         self.random, self.peers, self.plain = random.Random(seed), peers + plain, plain
         self.copies: dict[str, Words] = {}
         for peer in peers:
-            peer.call(_open, "on")
+            peer.call(_open, FORCED)
         for peer in plain:
             peer.call(_open, "off")
 

@@ -17,12 +17,12 @@ from openshelf.space.create import registry
 from openshelf.space.hosts import start_keeper
 from openshelf.space.locality import flash
 from openshelf.space.transfer import Pinned
-from tests.processes import Peer, State
+from tests.processes import PATIENCE, Peer, State
 from tests.space.tiers import shelves
 from tests.space.tiers.shelves import KIB, MIB, demoted, wait_until, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads
-HUNG = 20.0
+HUNG = 20.0 * PATIENCE
 
 
 def _open(state: State) -> None:

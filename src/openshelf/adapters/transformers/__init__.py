@@ -4,8 +4,8 @@
 background, while the layers before it compute; the prompt's new blocks go into the pool during the prefill, each layer
 when it is computed. A Cache never sees tokens, so it is told them; what was generated is stored by `store`.
 
-Only caches in which every layer keeps keys and values of all tokens can be shared like this. Sliding windows, linear
-attention, latent attention, encoders and images are refused.
+What is shared are keys and values of tokens, whatever a layer needs of them later, and states of recurrences where they
+were saved. What depends on more than the tokens before it is refused: encoders, images, models that look ahead.
 """
 
 from openshelf.adapters.transformers.cache import PooledCache

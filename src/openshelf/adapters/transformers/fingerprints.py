@@ -11,7 +11,7 @@ import hashlib
 from typing import Any
 
 from openshelf.adapters.transformers.digest import feed
-from openshelf.adapters.transformers.rope import changing_buffers
+from openshelf.adapters.transformers.reach import changing_buffers
 from openshelf.errors import BadInput
 
 # Where a model came from and how it is run do not change what it computes; dtype is part of the Layout.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from openshelf.adapters.transformers.fingerprints import fingerprint, foreign_hooks, settings_of
-from openshelf.adapters.transformers.probe import probe
-from openshelf.adapters.transformers.rope import changing_buffers, reach_of
+from openshelf.adapters.transformers.probe import probe, probe_padding
+from openshelf.adapters.transformers.reach import changing_buffers, reach_of
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv import Layout
 
@@ -20,12 +20,14 @@ _ATTRIBUTE = "_openshelf_known"
 
 
 class Known:
-    """A model that was tried, as it is now. `names`: of the layouts that were made for it; `reach`: see _rope.py."""
+    """A model that was tried, as it is now. `names`: of the layouts that were made for it; `reach`: see reach.py;
+    `kept`, `needs_positions`, `one_by_one`: see probe.py."""
 
     def __init__(self, model: Any) -> None:
         check_mode(model)
         self.reach = reach_of(model)
-        probe(model)
+        self.kept, self.needs_positions, self.one_by_one = probe(model)
+        self._padding: str | None = None
         self.names: set[tuple[str, str]] = set()
         self._modules = list(model.named_modules())
         left_out = changing_buffers(model)
@@ -69,6 +71,16 @@ class Known:
                 return "its configuration was changed"
         return ""
 
+    def check_padding(self, model: Any) -> None:
+        """BadInput unless padding on the left of a prompt changes nothing of it. Tried at the first time."""
+        if self._padding is None:
+            self._padding = probe_padding(model, self.kept)
+        if self._padding:
+            raise BadInput(
+                f"{model.config.model_type} is not the same for padded prompts: {self._padding}. Give prompts of the "
+                "same length, or run them one by one"
+            )
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a copy of the model, or one from a file, is not known
 
@@ -89,16 +101,16 @@ def check_mode(model: Any) -> None:
         )
 
 
-def learn(model: Any, layout: Layout) -> None:
+def learn(model: Any) -> Known | None:
     """Tries the model and remembers how it is. A model that is not loaded, or in training, is left for later."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.device.type == "meta" for tensor in tensors) or any(module.training for module in model.modules()):
-        return
-    known = getattr(model, _ATTRIBUTE, None)
+        return None
+    known: Known | None = getattr(model, _ATTRIBUTE, None)
     if known is None or known.changed(model, thoroughly=True):
         known = Known(model)
         setattr(model, _ATTRIBUTE, known)
-    known.names.add((layout.model, layout.adapter))
+    return known
 
 
 def known_as(model: Any, layout: Layout) -> Known:
@@ -108,10 +120,10 @@ def known_as(model: Any, layout: Layout) -> Known:
         check_mode(model)
         if re.fullmatch(r".*-[0-9a-f]{32}", layout.model) and (name := fingerprint(model)) != layout.model:
             raise Mismatch(f"the pool is for the model {layout.model}, this one is {name}: use layout_of(model)")
-        learn(model, layout)
-        known = getattr(model, _ATTRIBUTE, None)
+        known = learn(model)
         if known is None:
             raise BadInput("the model's weights are not loaded (device 'meta')")
+        known.names.add((layout.model, layout.adapter))
     if why := known.changed(model, thoroughly=True):
         raise BadInput(
             f"the model is not what it was when its layout was made: {why}. Undo it, or make layout_of(model) and the "

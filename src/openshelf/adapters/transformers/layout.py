@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from openshelf.adapters.transformers.extra import caches, torch
+from openshelf.adapters.transformers.extra import torch
 from openshelf.adapters.transformers.fingerprints import fingerprint
+from openshelf.adapters.transformers.kept import Kept
 from openshelf.adapters.transformers.known import learn
-from openshelf.adapters.transformers.rope import reach_of
+from openshelf.adapters.transformers.layer import PooledLayer, StateLayer, layers_for
+from openshelf.adapters.transformers.reach import reach_of
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv import Layout
 
@@ -21,13 +23,29 @@ def layout_of(model: Any, *, name: str | None = None, adapter: str | None = None
     """
     model = inner_model(model)
     check_config(model.config)
+    check_modules(model)
     if adapter is None:
         adapter = ",".join(_active_adapters(model))
-    given = {"dtype": str(model.dtype).removeprefix("torch."), "order": "khtd", "adapter": adapter, **given}
+    given = {"dtype": str(model.dtype).removeprefix("torch."), "adapter": adapter, **given}
     reach_of(model)  # raises where the keys may depend on more than tokens
-    layout = Layout.from_config(model.config, model=fingerprint(model) if name is None else name, **given)
-    learn(model, layout)
+    given["model"] = fingerprint(model) if name is None else name
+    known = learn(model)
+    if known is None:
+        return _layout_of_config(model.config, given)
+    layout = Layout(**{**known.kept.layout(), **given})
+    known.names.add((layout.model, layout.adapter))
     return layout
+
+
+def _layout_of_config(config: Any, given: dict[str, Any]) -> Layout:
+    """Of a model that cannot be tried yet: only where its configuration tells the shapes of what it keeps."""
+    plain = all(isinstance(layer, PooledLayer) and not isinstance(layer, StateLayer) for layer in layers_for(config))
+    if not plain or getattr(config, "kv_lora_rank", None):
+        raise BadInput(
+            f"what {config.model_type} keeps in its cache is known when it has run once: load its weights, and put it "
+            "into evaluation mode (model.eval) before"
+        )
+    return Layout.from_config(config, **{"order": "khtd", **given})
 
 
 def inner_model(model: Any) -> Any:
@@ -49,36 +67,48 @@ def _active_adapters(model: Any) -> list[str]:
     return list(active)
 
 
-def check_layout(layout: Layout, config: Any) -> None:
-    """Raises unless a pool of this layout can hold the cache of a model of this configuration."""
-    layers = check_config(config)
-    if layout.latent or layout.order != "khtd":
-        order = "latent" if layout.latent else repr(layout.order)
+def check_layout(layout: Layout, config: Any, kept: Kept) -> None:
+    """Raises unless a pool of this layout can hold the cache of a model that keeps this."""
+    ours = {"latent": False, "order": "kthd", **kept.layout()}
+    if (layout.latent, layout.order) != (ours["latent"], ours["order"]):
+        names = ["latent" if latent else repr(order) for latent, order in (
+            (ours["latent"], ours["order"]), (layout.latent, layout.order)
+        )]  # fmt: skip
         raise Mismatch(
-            f"transformers has its cache in the order 'khtd', the pool's layout is {order}: use layout_of(model)"
+            f"{config.model_type} needs a layout with the order {names[0]}, the pool's is {names[1]}: use "
+            "layout_of(model)"
         )
-    if layers != layout.layers:
-        raise Mismatch(f"the model has {layers} layers, the pool's layout {layout.layers}: is it another model's?")
+    if layout.layers != ours["layers"]:
+        raise Mismatch(
+            f"the model has {ours['layers']} layers, the pool's layout {layout.layers}: is it another model's?"
+        )
+    if (layout.heads, layout.head_dim) != (ours["heads"], ours["head_dim"]):
+        raise Mismatch(
+            f"the model's keys in layer 0 have {ours['heads']} heads of {ours['head_dim']}, the pool's layout "
+            f"{layout.heads} of {layout.head_dim}: is it another model's? Use layout_of(model)"
+        )
 
 
-def check_config(config: Any) -> int:
-    """How many layers. BadInput, saying why, unless each keeps keys and values of all tokens, and of tokens only."""
+def check_config(config: Any) -> None:
+    """BadInput, saying why, unless the cache depends on tokens only, and its layers are of kinds that are known.
+
+    A model that takes images, too, does where it is given none; its calls are looked at."""
     kind = getattr(config, "model_type", type(config).__name__)
     if not hasattr(config, "get_text_config"):
         raise Mismatch(f"a configuration of transformers is needed (model.config), got {type(config).__name__}")
     if getattr(config, "is_encoder_decoder", False):
-        raise BadInput(f"{kind} has an encoder: its cache depends on more than the tokens, which is not supported")
-    if config.get_text_config() is not config:
-        raise BadInput(f"{kind} takes more than text, and its tokens do not tell which image it was: not supported")
-    if getattr(config, "kv_lora_rank", None):
         raise BadInput(
-            f"{kind} has latent attention, whose keys and values differ in size in transformers: not supported"
+            f"{kind} has an encoder: what its decoder keeps depends on what the encoder was given, not on the "
+            "decoder's tokens alone, which is not supported"
         )
-    layers = caches.DynamicCache(config=config).layers
-    for number, layer in enumerate(layers):
-        if type(layer) is not caches.DynamicLayer:
+    layers_for(config)
+
+
+def check_modules(model: Any) -> None:
+    """BadInput if a module remembers the call before: generate goes on from a prefix with the last prompt's."""
+    for name, module in model.named_modules():
+        if hasattr(module, "rope_deltas"):
             raise BadInput(
-                f"layer {number} of {kind} has a {type(layer).__name__}: only full attention is supported, no sliding "
-                "windows, linear or hybrid attention"
+                f"{name or 'the model'} keeps how far the last call's images moved positions, and would use it for a "
+                "prefix from the pool: not supported; the text model inside it is"
             )
-    return len(layers)

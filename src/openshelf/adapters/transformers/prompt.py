@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,54 @@ from openshelf.errors import BadInput, Mismatch
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def token_rows(inputs: Any, config: Any) -> Rows:
-    """A row for each prompt. `inputs`: tokens, or a mapping as tokenizers make it. `config` tells which token pads."""
+@dataclass(frozen=True)
+class Prompt:
+    """A row for each prompt, all of one length; `pads[i]` tokens of row i are padding, on its left."""
+
+    rows: Rows
+    pads: Rows
+
+    @property
+    def length(self) -> int:
+        return int(self.rows.shape[1])
+
+    @property
+    def is_padded(self) -> bool:
+        return bool(self.pads.any())
+
+    def tokens(self, row: int) -> Rows:
+        """A prompt without its padding."""
+        return self.rows[row, int(self.pads[row]) :]
+
+    def repeated(self, sequences: int) -> Prompt:
+        """As many rows as there are sequences: beams, and several answers, repeat each prompt."""
+        times = sequences // len(self.rows)
+        return self if times == 1 else Prompt(np.repeat(self.rows, times, 0), np.repeat(self.pads, times))
+
+
+def prompt_of(inputs: Any, config: Any) -> Prompt:
+    """`inputs`: tokens, or a mapping as tokenizers make it. `config` tells which token pads."""
     mask = None
     if isinstance(inputs, Mapping):
         mask = _without_more(inputs)
         inputs = inputs["input_ids"]
+    rows = token_rows(inputs)
+    if mask is None:
+        _check_padding(rows, config)
+        return Prompt(rows, np.zeros(len(rows), np.int64))
+    mask = mask[None] if mask.ndim == 1 else mask
+    if mask.shape != rows.shape:
+        raise BadInput(f"the attention_mask has the shape {mask.shape}, the tokens {rows.shape}: give one for each")
+    return Prompt(rows, left_padding(mask))
+
+
+def token_rows(inputs: Any) -> Rows:
     try:
         rows = np.asarray(inputs.cpu() if hasattr(inputs, "cpu") else inputs)
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"prompts are rows of tokens of the same length; pad none, run them one by one ({error})"
+            f"prompts are rows of tokens of the same length; pad shorter ones on their left, and give the "
+            f"attention_mask ({error})"
         ) from None
     if rows.ndim == 1:
         rows = rows[None]
@@ -30,27 +68,32 @@ def token_rows(inputs: Any, config: Any) -> Rows:
         raise BadInput(f"a prompt is a row of at least one token, got an array of shape {rows.shape}")
     if rows.dtype.kind not in "iu":
         raise Mismatch(f"tokens are integers, got an array of {rows.dtype}")
-    if mask is None and config is not None:
-        _check_padding(rows, config)
     return np.ascontiguousarray(rows, np.int64)
+
+
+def left_padding(mask: Any) -> Rows:
+    """How many tokens of each row are masked, all of them on its left. BadInput if others are."""
+    pads: Rows = np.argmax(mask == 1, 1).astype(np.int64)
+    if (mask != (np.arange(mask.shape[1]) >= pads[:, None])).any():
+        raise BadInput(
+            "an attention_mask may hide padding on the left of a prompt, and nothing else: no token between others, "
+            "none at its end, not all of them; set the tokenizer's padding_side='left'"
+        )
+    return pads
 
 
 def _without_more(inputs: Mapping[str, Any]) -> Any:
     """The attention mask. BadInput if anything would change what the model computes of the same tokens."""
     if "input_ids" not in inputs:
         raise BadInput(f"the pool finds prefixes by their tokens, there are no 'input_ids' among {sorted(inputs)}")
+    mask = None
     for name, value in inputs.items():
         if value is None or name == "input_ids":
             continue
-        array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
-        if name == "attention_mask":
-            if not (array == 1).all():
-                raise BadInput(
-                    "padded prompts are not supported: give prompts of the same length, or run them one by one"
-                )
-        else:  # also token_type_ids of zeros: some models add an embedding for them
+        if name != "attention_mask":  # also token_type_ids of zeros: some models add an embedding for them
             raise BadInput(f"{name!r} changes what a model computes of the same tokens: not supported")
-    return inputs.get("attention_mask")
+        mask = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+    return mask
 
 
 def _check_padding(rows: Rows, config: Any) -> None:

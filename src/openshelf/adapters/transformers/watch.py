@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from openshelf.adapters.transformers.extra import torch
+from openshelf.adapters.transformers.probe import CACHES, takes_positions
 from openshelf.errors import BadInput, Mismatch
 
 # What changes neither keys nor values.
 _HARMLESS = frozenset(
     {
-        "input_ids", "past_key_values", "use_cache", "labels", "logits_to_keep", "num_logits_to_keep", "return_dict",
+        "input_ids", *CACHES, "use_cache", "labels", "logits_to_keep", "num_logits_to_keep", "return_dict",
         "output_attentions", "output_hidden_states", "output_router_logits", "output_logits",
     }
 )  # fmt: skip
@@ -37,18 +38,47 @@ def _takes_tokens(module: Any) -> bool:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    given = _by_name(module, args, kwargs)
-    cache: Any = given.get("past_key_values")
-    if hasattr(cache, "call_begins"):
-        cache.call_begins(module, given)
+def _before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = whole = _by_name(module, args, kwargs)
+    cache = _cache_in(given)
+    if cache is None:
+        return None
+    if there := cache.tokens_given_twice(given):
+        given = _columns(given, there, there, None)
+    while first := cache.tokens_to_begin_with(given):
+        module(**_columns(given, cache.get_seq_length(), 0, first))
+        given = _columns(given, cache.get_seq_length(), first, None)
+    cache.call_begins(module, given)
+    return None if given is whole else ((), given)
+
+
+def _cache_in(given: dict[str, Any]) -> Any:
+    """The PooledCache that a call is given, or None."""
+    for name in CACHES:
+        if hasattr(given.get(name), "call_begins"):
+            return given[name]
+    return None
+
+
+def _columns(given: dict[str, Any], start: int, first: int, last: int | None) -> dict[str, Any]:
+    """The arguments of a call of some of its tokens; `start` of all tokens were computed before them."""
+    tokens = given["input_ids"][:, first:last]
+    part = {**given, "input_ids": tokens}
+    for name in _COUNTED:
+        if part.get(name) is not None:
+            part[name] = part[name][..., first:last]
+    if part.get("attention_mask") is not None:  # of all tokens, or of those of the call: there is no padding
+        part["attention_mask"] = (
+            None if "cache_params" in given else part["attention_mask"][:, : start + tokens.shape[1]]
+        )
+    return part
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-    cache: Any = _by_name(module, args, kwargs).get("past_key_values")
-    if hasattr(cache, "call_ends"):
-        cache.call_ends(module)
+    cache = _cache_in(_by_name(module, args, kwargs))
+    if cache is not None:
+        cache.call_ends(module, output is not None)
 
 
 def _by_name(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -57,39 +87,61 @@ def _by_name(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
         return kwargs
     signature = inspect.signature(type(module).forward)
     bound = signature.bind_partial(module, *args, **kwargs).arguments
+    del bound["self"]
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             bound |= bound.pop(parameter.name, {})
     return bound
 
 
-def check_call(given: dict[str, Any], start: int, count: int) -> None:
-    """BadInput if a call is given anything that changes what it computes of its tokens, which begin at `start`."""
+def check_call(module: Any, given: dict[str, Any], start: int, count: int, pads: Any) -> None:
+    """BadInput if a call is given anything that changes what it computes of its tokens, which begin at `start`, behind
+    so much padding in each row."""
     if given.get("use_cache") is False:
         raise BadInput("a PooledCache needs use_cache=True: without it generate gives the model all tokens each time")
     for name, value in given.items():
-        if value is None or value is False or name in _HARMLESS or name == "self":
+        if value is None or value is False or name in _HARMLESS or (isinstance(value, dict) and not value):
             continue
         if name == "attention_mask":
-            _check_mask(value, start + count)
+            _check_mask(value, start + count, pads)
         elif name in _COUNTED:
-            if (_array(value) != np.arange(start, start + count)).any():
-                raise BadInput(f"{name} must count from the prompt's start, here from {start}; got {value}")
+            columns = np.arange(start, start + count)
+            expected = columns if name == "cache_position" or not pads.any() else columns - pads[:, None]
+            if ((_array(value) != expected) & (expected >= 0)).any():
+                raise BadInput(
+                    f"{name} must count from the prompt's start, padding left out, here from {expected.flat[0]}; got "
+                    f"{value}"
+                )
         else:
             raise BadInput(
                 f"{name!r} may change what a model computes of the same tokens: not supported with a PooledCache"
             )
 
 
-def _check_mask(mask: Any, length: int) -> None:
+def check_positions(module: Any, given: dict[str, Any], padded: bool, needed: bool) -> None:
+    """BadInput if a call is not given what it needs to count right: behind padding, or always."""
+    names = ["attention_mask"] if padded else []
+    if needed or (padded and takes_positions(module)):
+        names.append("position_ids")
+    if missing := [name for name in names if given.get(name) is None]:
+        raise BadInput(
+            f"the model was not given {' and '.join(missing)}, as generate gives it: it would count "
+            f"{'padding, too' if padded else 'tokens otherwise'}, and compute other keys and values"
+        )
+
+
+def _check_mask(mask: Any, length: int, pads: Any) -> None:
     if getattr(mask, "ndim", None) != 2 or mask.shape[1] != length:
         shape = tuple(getattr(mask, "shape", ())) or type(mask).__name__
         raise BadInput(
             f"an attention_mask of 2 dimensions over all {length} tokens is needed, or none; got {shape}: others may "
             "hide what comes before a token, or show what comes after it"
         )
-    if not (_array(mask) == 1).all():
-        raise BadInput("padded prompts are not supported: give prompts of the same length, or run them one by one")
+    if (_array(mask) != (np.arange(length) >= pads[:, None])).any():
+        raise BadInput(
+            f"the attention_mask is not that of the prompts, which are padded by {pads.tolist()} tokens: give the "
+            "PooledCache the very inputs that generate gets, attention_mask included"
+        )
 
 
 def check_tensor(tensor: Any) -> None:

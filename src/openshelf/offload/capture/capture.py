@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,8 @@ from openshelf.offload.capture.fake_kernels import OF_THIS_PROCESS, KernelStride
 from openshelf.offload.capture.hooks import need_no_hooks
 from openshelf.offload.capture.known_values import not_traced, unrecorded
 from openshelf.offload.capture.optimizer import Updates
+from openshelf.offload.capture.plain_weights import need_plain_weights
+from openshelf.offload.capture.published import published_of
 from openshelf.offload.capture.reachable import restorer, tensors_in
 from openshelf.offload.capture.recorder import NOT_THE_MODELS, Recorder, watch_modules
 from openshelf.offload.program.progress import shown
@@ -42,13 +45,14 @@ def capture(
 ) -> Captured:
     """The program of `model(*args, **kwargs)` without gradients.
 
-    `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run.
+    `give_back`: what the model changes in its arguments is changed in those of the caller when the program has run. If
+    not, a buffer that the model replaces without looking at it is not written either: the next call replaces it, too.
     """
-    with _recording(model, strides, training=False) as (recorder, notes, fakes), torch.no_grad(), recorder:
+    with _plain_mode(), _recording(model, strides, training=False) as (recorder, notes, fakes), recorder:
         given = take_in(recorder, notes, args, kwargs or {})
         result = model(*given.args, **given.kwargs)
         hand_out(recorder, notes, result, given if give_back else Given.nothing())
-        _keep_state(recorder, fakes)
+        _keep_state(recorder, fakes, leave_unread=not give_back)
     return finish(recorder, notes)
 
 
@@ -67,13 +71,13 @@ def capture_training(
     """The program of one step of training: forward, backward, and the update of each parameter.
 
     `loss` makes the loss from the model's result (`result.loss` if not given), its part of 1/micro included.
-    `optimizer` is a torch.optim SGD, Adam or AdamW of the model's parameters; it is read, never stepped. Without one,
-    gradients are what the program keeps. `micro` batches are accumulated, `clip` is the `max_norm` of torch's
-    `clip_grad_norm_`.
+    `optimizer` is a torch.optim SGD, Adam, AdamW, Adafactor or Muon of the model's parameters; it is read, never
+    stepped. Without one, gradients are what the program keeps. `micro` batches are accumulated, `clip` is the
+    `max_norm` of torch's `clip_grad_norm_`.
     """
     if micro < 1:
         raise BadInput(f"a step has 1 or more micro batches, got micro={micro}")
-    with _recording(model, strides, training=True) as (recorder, notes, fakes), torch.enable_grad(), recorder:
+    with _plain_mode(True), _recording(model, strides, training=True) as (recorder, notes, fakes), recorder:
         recorder.training, notes.trained = True, trained_of(model)
         sink = _Sink(recorder, notes, fakes, optimizer, clip)
         losses = []
@@ -96,6 +100,19 @@ def capture_training(
         hand_out(recorder, notes, (*losses, norm) if clip is not None else tuple(losses), Given.nothing())
         _keep_state(recorder, fakes)
     return finish(recorder, notes)
+
+
+@contextlib.contextmanager
+def _plain_mode(gradients: bool = False) -> Iterator[None]:
+    """Also for callers in inference_mode, where tensors are others; and without what torch logs of errors, which are
+    raised: those of shapes would be said twice."""
+    log = logging.getLogger(fake_errors.__name__)
+    before, log.disabled = log.disabled, True
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        log.disabled = before
 
 
 class _Sink:
@@ -136,8 +153,10 @@ class _Sink:
             self.notes.gradients[name] = gradient
         elif rule is not None:
             views = [recorder.view(fake), gradient]
+            shapes = rule.states_of(tuple(real.shape))
             for state, value in self.updates.states(real).items():
-                one = recorder.new(fake, f"{name}.{state}", "state")
+                like = fake if shapes[state] == tuple(real.shape) else fake.new_empty(shapes[state])
+                one = recorder.new(like, f"{name}.{state}", "state")
                 views.append(recorder.view(one))
                 stored = recorder.stored[views[-1].storage]
                 stored.kept, stored.value = True, None if value is None else _laid_out(value, one)
@@ -231,10 +250,11 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
         raise BadInput(
             f"a model is a torch.nn.Module, got {type(model).__name__}: put what it does in a module's forward"
         )
+    need_plain_weights(model)
     need_no_hooks(model, training=training)
     recorder = Recorder(strides)
     names: dict[int, tuple[str, ...]] = {}
-    notes = Notes(names, {}, [], [], None, modules_of(model))
+    notes = Notes(names, {}, [], [], None, modules_of(model), published_of(model))
     fakes, by_id = _Fakes({}, [], [], []), {}
     values = computed_buffers(model)
     tensors = [(name, one, "weight") for name, one in model.named_parameters(remove_duplicate=False)]
@@ -282,8 +302,11 @@ def _recording(model: Any, strides: KernelStrides, *, training: bool) -> Iterato
         unwatch()
 
 
-def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
-    """A buffer that was given another tensor: the program changes it in place. Other state of a model is refused."""
+def _keep_state(recorder: Recorder, fakes: _Fakes, *, leave_unread: bool = False) -> None:
+    """A buffer that was given another tensor: the program changes it in place. Other state of a model is refused.
+
+    `leave_unread`: the program does without, if it does not read that buffer.
+    """
     for path, table, before in fakes.tables:
         names = [name for name in table if isinstance(table, dict) and table[name] is not None]
         if added := [name for name in names if before.get(name) is None]:
@@ -294,6 +317,9 @@ def _keep_state(recorder: Recorder, fakes: _Fakes) -> None:
     given: list[tuple[str, Any, Any]] = [
         (name, fake, table.get(name)) for table, name, _, fake in fakes.registered if table.get(name) is not fake
     ]
+    if leave_unread:
+        used = {storage for call in recorder.calls for storage in (*call.reads, *call.changes)}
+        given = [one for one in given if recorder.number(one[1]) in used]
     for name, fake, new in given:
         alike = isinstance(new, torch.Tensor) and (new.shape, new.dtype) == (fake.shape, fake.dtype)
         if not alike or isinstance(fake, torch.nn.Parameter):

@@ -6,15 +6,20 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, CaptureFailed
+from openshelf.offload.capture.expected import Expected
+from openshelf.offload.capture.known_values import Question
 from openshelf.offload.capture.optimizer import Update, Updates
+from openshelf.offload.capture.published import Published
 from openshelf.offload.capture.recorder import Recorder
+from openshelf.offload.capture.rng import draws_numbers
 from openshelf.offload.capture.tree import Builder, Flat, Tree, contents, fill, flatten, key_of
-from openshelf.offload.program.call import Call, View, map_views
+from openshelf.offload.program.call import Call, OwnKernel, View, map_views
 from openshelf.offload.program.out_forms import workspace_of
 from openshelf.offload.program.program import Op, Program, Storage
 from openshelf.offload.program.torch import torch
 
+_PLAN_ANOTHER = "make a plan for these, too, or use offload.wrap(), which makes one for each form of arguments"
 Modules = dict[str, tuple[str, bool, tuple[str, ...]]]  # path -> class, whether it trains, names of its own tensors
 
 
@@ -38,21 +43,21 @@ def modules_of(model: Any) -> Modules:
 class Inputs:
     """Arguments of one call of the model: their tree, its leaves, Views where these are tensors.
 
-    `names` are those of keyword arguments. `asked` are the values of tensors that the model asked for: by position
-    among the leaves.
+    `names` are those of keyword arguments. `asked` is what the model asked of the values of tensors, each with the
+    positions, among the leaves, of the input storages that the answer follows from.
     """
 
     tree: Tree
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
-    asked: dict[int, Any] = dataclasses.field(default_factory=dict)
+    asked: tuple[tuple[Question, dict[int, int]], ...] = ()
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments in the order of the capture."""
         if kwargs.keys() != set(self.names):
             raise BadInput(
                 f"this was captured for the keyword arguments {', '.join(self.names) or '(none)'}, got "
-                f"{', '.join(kwargs) or '(none)'}: capture these too"
+                f"{', '.join(kwargs) or '(none)'}: {_PLAN_ANOTHER}"
             )
         return {name: kwargs[name] for name in self.names}
 
@@ -63,34 +68,48 @@ class Inputs:
         """
         flat = flatten((args, self.in_order(kwargs)))
         if flat.tree != self.tree:
-            raise BadInput(
-                f"this was captured for arguments of the form {self.tree}, got {flat.tree}: capture these too"
-            )
+            raise BadInput(f"this was captured for arguments of the form {self.tree}, got {flat.tree}: {_PLAN_ANOTHER}")
         found = {}
         for position, (leaf, expected) in enumerate(zip(flat.leaves, self.leaves, strict=True)):
             if isinstance(expected, View) and isinstance(leaf, torch.Tensor):
                 if (tuple(leaf.shape), leaf.dtype) != (expected.shape, expected.dtype):
                     raise BadInput(
                         f"this was captured for a tensor of {expected.dtype} {expected.shape}, got one of "
-                        f"{leaf.dtype} {tuple(leaf.shape)}: capture this shape too"
+                        f"{leaf.dtype} {tuple(leaf.shape)}. A plan is for one shape: "
+                        "make another for this one, use offload.buckets() for inputs of any length, or offload.wrap(), "
+                        "which makes a plan for each shape"
                     )
                 if leaf.is_meta or leaf.layout != torch.strided:
                     raise BadInput(
                         f"a tensor of {leaf.dtype} {tuple(leaf.shape)} has layout {leaf.layout} on {leaf.device}: a "
                         "run needs dense tensors with their values"
                     )
-                if position in self.asked and not torch.equal(leaf, self.asked[position]):
-                    raise BadInput(
-                        f"what the model does depends on the values of argument {position}, a tensor of "
-                        f"{expected.dtype} {expected.shape}, and they are not those captured: capture these too"
-                    )
                 found[expected.storage] = leaf
             elif key_of(leaf) != key_of(expected):
                 raise BadInput(
-                    f"this was captured for the argument {flat.paths[position]} = {expected!r}, got {leaf!r}: capture "
-                    "it with that"
+                    f"this was captured for the argument {flat.paths[position]} = {_brief(expected)}, got "
+                    f"{_brief(leaf)}: {_PLAN_ANOTHER}"
                 )
+        self._need_same_answers(flat)
         return flat, found
+
+    def _need_same_answers(self, flat: Flat) -> None:
+        computed: dict[int, Any] = {}
+        for question, positions in self.asked:
+            given = {storage: flat.leaves[position] for storage, position in positions.items()}
+            if not question.same(given, computed):
+                paths = ", ".join(f"input{flat.paths[position]}" for position in positions.values())
+                raise BadInput(
+                    f"{question.where}: what the model does depends on the values of {paths}, and with these it would "
+                    "do something else than in the example that was planned: plan with an example like these, or use "
+                    "wrap(..., fallback='modules')"
+                )
+
+
+def _brief(value: Any) -> str:
+    """Of a tensor, what it is, not what is in it."""
+    tensor = isinstance(value, (View, torch.Tensor))
+    return f"a tensor of {value.dtype} {tuple(value.shape)}" if tensor else repr(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +151,8 @@ class Captured:
     `gradients` is filled where no optimizer was given: views of storages that are kept. `outside` are the bytes that
     torch takes outside the arena while each operator runs: `measured` finds them, before that they are an estimate.
     `modules` is what the model was made of, `trained` are the parameters that gradients were wanted for; None if it did
-    not train.
+    not train. `published` is how checkpoints have the model's tensors, if not by their names. `hurried` are operators
+    that `measured` had no time to time well.
     """
 
     program: Program
@@ -149,6 +169,8 @@ class Captured:
     outside: tuple[int, ...]
     modules: Modules
     trained: frozenset[str] | None
+    published: Published | None
+    hurried: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -161,6 +183,7 @@ class Notes:
     outputs: list[Any]
     outcome: Outcome | None
     modules: Modules
+    published: Published | None = None
     trained: frozenset[str] | None = None
     states: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     gradients: dict[str, View] = dataclasses.field(default_factory=dict)
@@ -169,7 +192,7 @@ class Notes:
 
 def finish(recorder: Recorder, notes: Notes) -> Captured:
     """The recording as a program: without what nobody reads, storages numbered by first use."""
-    stored = recorder.stored
+    stored, questions = recorder.stored, recorder.known.done()
     calls = _needed(_updates_after_reads(recorder.calls), {n for n, one in enumerate(stored) if one.kept})
     numbers: dict[int, int] = {}
     for call in calls:
@@ -213,7 +236,8 @@ def finish(recorder: Recorder, notes: Notes) -> Captured:
         states={numbers[old]: whose for old, whose in notes.states.items()},
         values={index: stored[old].value for old, index in numbers.items() if stored[old].value is not None},
         inputs=tuple(
-            dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(recorder, one)) for one in notes.inputs
+            dataclasses.replace(one, leaves=renumbered(one.leaves), asked=_asked(questions, one))
+            for one in notes.inputs
         ),
         outputs=tuple(renumbered(notes.outputs)),
         outcome=notes.outcome,
@@ -222,16 +246,21 @@ def finish(recorder: Recorder, notes: Notes) -> Captured:
         outside=tuple(workspace_of(call)[1] for call in calls),
         modules=notes.modules,
         trained=notes.trained,
+        published=notes.published,
     )
 
 
-def _asked(recorder: Recorder, inputs: Inputs) -> dict[int, Any]:
-    asked = recorder.known.asked
-    return {
-        position: asked[view.storage].as_strided(view.shape, view.strides)
-        for position, view in enumerate(inputs.leaves)
-        if isinstance(view, View) and view.storage in asked
-    }
+def _asked(questions: tuple[Question, ...], inputs: Inputs) -> tuple[tuple[Question, dict[int, int]], ...]:
+    """Those that follow from this call's inputs; one call's do not follow from another's."""
+    places = {view.storage: position for position, view in enumerate(inputs.leaves) if isinstance(view, View)}
+    found = []
+    for question in questions:
+        sources = question.sources
+        if places.keys() >= sources.keys():
+            found.append((question, {storage: places[storage] for storage in sources}))
+        elif not places.keys().isdisjoint(sources):
+            raise CaptureFailed(f"{question.where}: depends on the values of several micro batches at once")
+    return tuple(found)
 
 
 def _op(index: int, call: Call, changed: set[int], numbers: dict[int, int]) -> Op:
@@ -251,14 +280,20 @@ def _op(index: int, call: Call, changed: set[int], numbers: dict[int, int]) -> O
 
 
 def random(call: Call) -> bool:
-    return not isinstance(call.kernel, Update) and torch.Tag.nondeterministic_seeded in call.kernel.tags
+    return not isinstance(call.kernel, OwnKernel) and draws_numbers(call.kernel, call.args, call.kwargs)
 
 
 def _needed(calls: list[Call], wanted: set[int]) -> list[Call]:
     """Without calls whose results nobody reads. Random ones stay: the numbers after them depend on them."""
     wanted, needed = set(wanted), []
     for call in reversed(calls):
-        if call.changes or random(call) or any(view is not None and view.storage in wanted for view in call.makes):
+        looks = isinstance(call.kernel, Expected)
+        if (
+            call.changes
+            or looks
+            or random(call)
+            or any(view is not None and view.storage in wanted for view in call.makes)
+        ):
             wanted.update(call.reads, call.changes)
             needed.append(call)
     return needed[::-1]

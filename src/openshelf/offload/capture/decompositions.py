@@ -9,6 +9,7 @@ way depends on values.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +58,23 @@ def _cross_entropy(
     return _CROSS_ENTROPY.call_boxed(keys, self, target, weight, reduction, ignore, smoothing)
 
 
+def _ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """torch's own, whose code makes a tensor of the lengths where nobody sees it."""
+    batched = log_probs.dim() == 3
+    scores = log_probs if batched else log_probs.unsqueeze(1)
+    found = aten._ctc_loss.default(scores, targets.long(), input_lengths, target_lengths, blank, zero_infinity)[0]
+    if zero_infinity:
+        found = torch.where(found == math.inf, torch.zeros((), dtype=found.dtype), found)
+    if reduction == 1:
+        return (found / torch.tensor(target_lengths, dtype=found.dtype).clamp_min(1)).mean()
+    if reduction == 2:
+        return found.sum()
+    return found if batched else found.squeeze(0)
+
+
 def _needs_grad(tensor: Any) -> bool:
     """Vectors are computed for backward only, and values with vectors are rounded differently from values alone."""
     return bool(torch.is_grad_enabled() and tensor.requires_grad)
@@ -66,7 +84,7 @@ def _needs_grad(tensor: Any) -> bool:
 def decomposed_as_when_run() -> Iterator[None]:
     """While in here, for all threads: for plain tensors nothing changes."""
     library = torch.library.Library("aten", "IMPL")
-    own: dict[str, Any] = {"linalg_svdvals": _svdvals, "linalg_eigvalsh": _eigvalsh}
+    own: dict[str, Any] = {"linalg_svdvals": _svdvals, "linalg_eigvalsh": _eigvalsh, "ctc_loss.IntList": _ctc_loss}
     if _CROSS_ENTROPY is not None:
         own["cross_entropy_loss"] = _cross_entropy
     try:

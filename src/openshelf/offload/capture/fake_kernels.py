@@ -7,6 +7,7 @@ asked for the capture has its KernelStrides learn the strides, and captures the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,46 @@ def log_sigmoid_forward(self: Any) -> Any:
     return tuple(torch.empty_like(self, memory_format=torch.contiguous_format) for _ in range(2))
 
 
+def ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+) -> Any:
+    """`_ctc_loss` of lengths that are numbers: if targets are one after the other, the longest gives the shape."""
+    time, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = max(target_lengths, default=0) if targets.dim() == 1 else targets.shape[1]
+    return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * longest + 1)
+
+
+def ctc_loss_backward(grad: Any, log_probs: Any, *_: Any, **__: Any) -> Any:
+    return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
+
+
+@functools.cache
+def _rnn_workspace(shapes: Any, numbers: Any) -> int:
+    """Bytes of the workspace that oneDNN has for a layer in training: it says when it runs."""
+    tensors = [torch.zeros(shape) for shape in shapes]
+    with torch.enable_grad():
+        return int(torch.ops.aten.mkldnn_rnn_layer.default(*tensors, *numbers)[3].numel())
+
+
+def mkldnn_rnn_layer(*args: Any) -> Any:
+    """A layer of an LSTM. torch's own fake form has no workspace, which backward reads."""
+    made = list(torch.ops.aten.mkldnn_rnn_layer.default(*args))
+    if torch.is_grad_enabled():
+        tensors, numbers = args[:7], args[7:]
+        with torch.utils._python_dispatch._disable_current_modes():
+            size = _rnn_workspace(
+                tuple(tuple(one.shape) for one in tensors),
+                tuple(tuple(one) if isinstance(one, list) else one for one in numbers),
+            )
+        made[3] = made[0].new_empty(size, dtype=torch.uint8)
+    return tuple(made)
+
+
 FAKES: dict[Any, Any] = {
     torch.ops.aten._grouped_mm.default: grouped_mm,
     torch.ops.aten.log_sigmoid_forward.default: log_sigmoid_forward,
+    torch.ops.aten._ctc_loss.default: ctc_loss,
+    torch.ops.aten._ctc_loss_backward.default: ctc_loss_backward,
+    torch.ops.aten._ctc_loss_backward.Tensor: ctc_loss_backward,
+    torch.ops.aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
 }

@@ -1,9 +1,10 @@
 """Updates of parameters as calls of a program: one for each parameter, right after its gradient is complete.
 
-An update is elementwise, so it runs in pieces, through a scratch as large as one piece. Pieces end where torch's own
-vector loops may end: a kernel that uses fused multiply-add in its vector loop and not for the last few elements rounds
-those differently, and torch has a last few elements at the end of each thread's range. With N threads, n elements are
-split in N ranges if there are 32768 or more; our pieces are whole multiples of 32768 from the beginning of a range.
+Most updates are elementwise, so they run in pieces, through a scratch as large as one piece; others run as a whole.
+Pieces end where torch's own vector loops may end: a kernel that uses fused multiply-add in its vector loop and not for
+the last few elements rounds those differently, and torch has a last few elements at the end of each thread's range.
+With N threads, n elements are split in N ranges if there are 32768 or more; our pieces are whole multiples of 32768
+from the beginning of a range.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Update(OwnKernel):
     def bind(self, tensors: list[Any], scratch: list[Any]) -> Callable[[], None]:
         param, grad, *states = tensors
         runs = []
-        if any(one.stride() != param.stride() for one in (grad, *states)):
+        if self.rule.whole:
+            runs.append((param, grad, tuple(states), ()))
+        elif any(one.stride() != param.stride() for one in (grad, *states)):
             runs.append(
                 (param, grad, tuple(states), tuple(one.as_strided(param.shape, param.stride()) for one in scratch))
             )
@@ -160,13 +163,15 @@ class Updates:
         optimizer = self._optimizer()
         assert optimizer is not None, "asked after the capture"
         rule, state = self._rule_of[id(param)], optimizer.state.get(param, {})
-        return {name: state.get(name) for name in rule.states}
+        return {name: state.get(name) for name in rule.states_of(tuple(param.shape))}
 
     def call(self, rule: Rule, views: list[View], where: str) -> Call:
         """The call that updates views[0] by the gradient views[1] and states."""
         param, grad, *states = views
         threads, count = self.threads, math.prod(param.shape)
         alike = all(one.strides == param.strides for one in views)
+        if rule.whole:
+            alike, count = True, 0
         longest = max((end - begin for begin, end in pieces(count, threads)), default=0) if alike else span(param)
         kernel = Update(rule, param.dtype.itemsize, longest, threads)
         changes = (param.storage, *(one.storage for one in states))

@@ -19,14 +19,16 @@ from typing import Any
 
 from openshelf.errors import CaptureFailed
 from openshelf.offload.capture.decompositions import REFUSED_BACKWARD, check_backward, masks
+from openshelf.offload.capture.expected import expected
 from openshelf.offload.capture.fake_kernels import FAKES, KernelStrides
 from openshelf.offload.capture.known_values import KnownValues, unrecorded
-from openshelf.offload.capture.rng import Draws
+from openshelf.offload.capture.rng import Draws, draws_numbers
 from openshelf.offload.program.call import Call, View
 from openshelf.offload.program.program import Kind, Phase
 from openshelf.offload.program.torch import torch
 
 FakeTensor: Any = torch._subclasses.FakeTensor
+fake_errors: Any = torch._subclasses.fake_tensor
 StorageWeakRef: Any = torch.multiprocessing.reductions.StorageWeakRef
 aten: Any = torch.ops.aten
 
@@ -129,14 +131,29 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
                     return torch.where(args[0], args[1], 0.0)
         taken = self._views((args, kwargs))
         if func is aten._local_scalar_dense.default:
-            value = self.known.scalar(taken[0][0])
-            if value is not None:
+            found = self.known.scalar(taken[0][0], self.where())
+            if found is not None:
+                value, assumed = found
+                if assumed:
+                    self.add(expected(taken[0][0], value, self.phase, self.where()))
                 return value
-        result = self._strides.laid_out(func, taken, FAKES.get(func, func)(*args, **kwargs))
+        result = self._strides.laid_out(func, taken, self._faked(func, args, kwargs, taken))
         if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
             self._need_same_sizes(func, (args, kwargs), taken)
         self._record(func, taken, result)
         return result
+
+    def _faked(self, func: Any, args: Any, kwargs: Any, taken: Any) -> Any:
+        """What the call makes, without memory; if the shape follows from values, by these."""
+        try:
+            return FAKES.get(func, func)(*args, **kwargs)
+        except fake_errors.DynamicOutputShapeException:
+            found = self.known.shaped(func, taken, self.where())
+            if found is None:
+                raise
+        with unrecorded(), self.fakes:
+            made = tuple(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype) for one in found)
+        return made if len(func._schema.returns) > 1 else made[0]
 
     def _need_same_sizes(self, func: Any, tensors: Any, taken: Any) -> None:
         """An `out` of another shape is resized, silently if it is empty."""
@@ -200,7 +217,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
                 f"{self.where()}: {func} changes a tensor that is no parameter, buffer or input, so no call after this "
                 "one would see the change: make it a buffer (register_buffer)"
             )
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+        if draws_numbers(func, args, kwargs) and kwargs.get("generator") is None:
             self.draws.draw(self.where())
         if changes:
             self.known.forget(changes)
@@ -208,7 +225,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             self.known.follow(func, args, kwargs, makes)
 
     def add(self, call: Call) -> None:
-        """A call that is no operator of torch: an update of a parameter."""
+        """A call that is no operator of torch."""
         self.calls.append(call)
 
 

@@ -8,11 +8,25 @@ back for code that draws nothing is not.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
+
 from openshelf.errors import CaptureFailed
 from openshelf.offload.program.torch import torch
+
+
+def draws_numbers(kernel: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call draws from a generator: attention is marked as if it did, and does so with dropout only."""
+    if torch.Tag.nondeterministic_seeded not in kernel.tags:
+        return False
+    for position, argument in enumerate(kernel._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            return bool(given != 0.0)
+    return True
 
 
 class Draws:
@@ -54,15 +68,33 @@ class Draws:
 
             return seed
 
-        before = get()
+        before, others = get(), (random.getstate(), numpy.random.get_state(legacy=False))
         names = ("get_rng_state", "set_rng_state", "manual_seed", "seed")
         try:
             for place in (torch, module):
                 for name, new in zip(names, (get_state, set_state, *map(seeded, seeds)), strict=True):
                     setattr(place, name, new)
             yield
+            _need_none_drawn(*others)
         finally:
+            random.setstate(others[0])
+            numpy.random.set_state(others[1])
             for place in (torch, module):
                 for name, old in zip(names, (get, put, *seeds), strict=True):
                     setattr(place, name, old)
             put(before)
+
+
+def _need_none_drawn(python: Any, numpys: Any) -> None:
+    """A program has what was drawn beside torch as constants: it would be the same in every call."""
+    now = numpy.random.get_state(legacy=False)
+    drawn = [
+        *(["Python's random"] if random.getstate() != python else []),
+        *(["numpy.random"] if repr(now) != repr(numpys) else []),
+    ]
+    if drawn:
+        raise CaptureFailed(
+            f"the model draws from {' and '.join(drawn)} when it is called, and a program would have the same numbers "
+            "in every call: draw with torch, or leave out what draws (transformers' models of speech mask frames so in "
+            "training: config.apply_spec_augment=False)"
+        )

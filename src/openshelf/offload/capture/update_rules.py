@@ -1,8 +1,10 @@
-"""The rules by which SGD, Adam and AdamW update a parameter: torch.optim's own calls, in their order, without memory.
+"""The rules by which optimizers of torch.optim update a parameter: torch's own calls, in their order.
 
-Each is torch's `_single_tensor_*` line by line; what torch makes anew there is made in scratch tensors here. A rule
-belongs to a parameter group of a `torch.optim` optimizer and is given its numbers (lr, betas, ...) before every step,
-so schedules of the learning rate work. Parameters end up equal to torch's bit for bit.
+SGD, Adam and AdamW are torch's `_single_tensor_*` line by line; what torch makes anew there is made in scratch tensors
+here, piece by piece. Rules that need a parameter as a `whole` (Adafactor, Muon, and torch's fused kernels) are torch's
+functions themselves: what they allocate is outside the arena, and counted. A rule belongs to a parameter group of a
+`torch.optim` optimizer and is given its numbers (lr, betas, ...) before every step, so schedules of the learning rate
+work. Parameters end up equal to torch's bit for bit.
 """
 
 from __future__ import annotations
@@ -13,7 +15,18 @@ from openshelf.errors import CaptureFailed
 from openshelf.offload.program.torch import torch
 
 
-class Sgd:
+class Elementwise:
+    """What rules have in common that run piece by piece: each state is as large as its parameter."""
+
+    whole = False
+    states: tuple[str, ...]
+
+    def states_of(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The shapes of the states of a parameter."""
+        return dict.fromkeys(self.states, shape)
+
+
+class Sgd(Elementwise):
     """`_single_tensor_sgd`. The momentum of the first step is the gradient itself, not zero plus it."""
 
     name = "sgd"
@@ -43,7 +56,7 @@ class Sgd:
         param.add_(grad, alpha=-self.lr)
 
 
-class Adam:
+class Adam(Elementwise):
     """`_single_tensor_adam`, also of AdamW, where the decay of weights is decoupled."""
 
     def __init__(self, group: dict[str, Any], decoupled: bool) -> None:
@@ -75,27 +88,101 @@ class Adam:
         param.addcdiv_(average, denominator, value=-self.step_size)
 
 
-Rule = Sgd | Adam
+class FusedAdam(Adam):
+    """Adam and AdamW with `fused`: one kernel, which rounds otherwise than the calls one by one."""
 
-REFUSED = {"fused": True, "foreach": True, "capturable": True, "differentiable": True}
+    whole = True
+
+    def __init__(self, group: dict[str, Any], decoupled: bool) -> None:
+        super().__init__(group, decoupled)
+        self.name, self.scratch = f"fused_{self.name}", 0
+
+    def begin(self, step: int) -> None:
+        super().begin(step)
+        self.step = torch.tensor(float(step))
+
+    def apply(self, param: Any, grad: Any, states: tuple[Any, ...], scratch: tuple[Any, ...]) -> None:
+        group = self.group
+        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        kernel(
+            [param], [grad], [states[0]], [states[1]], list(states[2:]), [self.step], amsgrad=group["amsgrad"],
+            lr=self.lr, beta1=self.beta1, beta2=self.beta2, weight_decay=group["weight_decay"], eps=group["eps"],
+            maximize=group["maximize"], grad_scale=None, found_inf=None,
+        )  # fmt: skip
+
+
+class Adafactor(Elementwise):
+    """`_single_tensor_adafactor`: of matrices it has a row and a column."""
+
+    name, whole, scratch = "adafactor", True, 0
+    states = ("row_var", "col_var", "variance")
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group = group
+
+    def states_of(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        if len(shape) < 2:
+            return {"variance": shape}
+        return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
+
+    def begin(self, step: int) -> None:
+        self.before = float(step - 1)
+
+    def apply(self, param: Any, grad: Any, states: tuple[Any, ...], scratch: tuple[Any, ...]) -> None:
+        group, matrix = self.group, len(states) == 2
+        row, column, all_of_it = (*states, None) if matrix else (None, None, *states)
+        torch.optim._adafactor._single_tensor_adafactor(
+            [param], [grad], [row], [column], [all_of_it], [torch.tensor(self.before)], None, None, d=group["d"],
+            lr=group["lr"], beta2_decay=group["beta2_decay"], weight_decay=group["weight_decay"], eps1=group["eps"][0],
+            eps2=group["eps"][1], maximize=group["maximize"], has_complex=False,
+        )  # fmt: skip
+
+
+class Muon(Elementwise):
+    """`_single_tensor_muon`: of matrices only."""
+
+    name, whole, scratch = "muon", True, 0
+    states = ("momentum_buffer",)
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group = group
+
+    def begin(self, step: int) -> None:
+        pass
+
+    def apply(self, param: Any, grad: Any, states: tuple[Any, ...], scratch: tuple[Any, ...]) -> None:
+        named = ("lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "ns_steps", "eps", "adjust_lr_fn")
+        options = {name: self.group[name] for name in named}
+        torch.optim._muon._single_tensor_muon([param], [grad], [states[0]], **options, has_complex=False)
+
+
+Rule = Sgd | Adam | FusedAdam | Adafactor | Muon
+
+REFUSED = ("foreach", "capturable", "differentiable")
+KNOWN = ("SGD", "Adam", "AdamW", "Adafactor", "Muon")  # torch is told by name: older ones have no Muon
 
 
 def rule_of(optimizer: Any, group: dict[str, Any]) -> Rule:
     """The rule of one parameter group; CaptureFailed if the optimizer is none of these, or calculates otherwise."""
     kind = type(optimizer)
-    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    if kind not in [getattr(torch.optim, name, None) for name in KNOWN]:
         raise CaptureFailed(
-            f"an optimizer of type {kind.__name__} is not known, only torch.optim's SGD, Adam and AdamW are; "
+            f"an optimizer of type {kind.__name__} is not known, only torch.optim's {', '.join(KNOWN)} are; "
             "with optimizer=None the gradients are handed out, for any optimizer"
         )
-    for option, value in REFUSED.items():
-        if group.get(option) == value:
-            raise CaptureFailed(
-                f"{kind.__name__}({option}={value}) calculates in another way than the plain one: leave {option} out"
-            )
+    refused = [option for option in (*REFUSED, *(("fused",) if kind is torch.optim.SGD else ())) if group.get(option)]
+    if refused:
+        raise CaptureFailed(
+            f"{kind.__name__}({refused[0]}=True) calculates in another way than the plain one: leave {refused[0]} out"
+        )
     if isinstance(group["lr"], torch.Tensor) or any(isinstance(beta, torch.Tensor) for beta in group.get("betas", ())):
         raise CaptureFailed(f"{kind.__name__} with a tensor as lr or beta rounds otherwise: give a float")
-    return Sgd(numbers(group)) if kind is torch.optim.SGD else Adam(numbers(group), kind is torch.optim.AdamW)
+    options = numbers(group)
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        return (FusedAdam if group.get("fused") else Adam)(options, kind is torch.optim.AdamW)
+    if kind is torch.optim.SGD:
+        return Sgd(options)
+    return Adafactor(options) if kind is torch.optim.Adafactor else Muon(options)
 
 
 def numbers(group: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Decoding: a language model that generates within a budget, its KV cache in a tier below, brought back layer by layer.
 
-Three programs: one begins a context with a prompt, one appends a piece of a long prompt, one appends a token. Each is
-captured once for all lengths (`capture/affine.py`), and planned for each bucket of lengths when that is first needed.
-Plans for the longest are made at once, so that what the run takes is known before it begins. All share one arena.
+Three kinds of programs: one begins a context with a prompt, one appends a piece of a long prompt, one appends a token.
+Each is captured once for all lengths, or for each range of lengths in which the model does the same
+(`capture/affine.py`), and planned for each bucket of lengths when that is first needed. Plans for the longest are made
+at once, so that what the run takes is known before it begins. All share one arena.
 """
 
 from __future__ import annotations
@@ -12,24 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
+from openshelf._sizes import whole
 from openshelf.errors import BadInput, Closed, NoRoom
 from openshelf.fabric import Fabric
 from openshelf.offload.decoder.executor import executor_of
-from openshelf.offload.decoder.kv_tier import KVTier, grain
-from openshelf.offload.decoder.memory import DecoderMemory
-from openshelf.offload.decoder.model import GrowingModel
-from openshelf.offload.decoder.plan import BucketPlan, growth_of, plan_growth
+from openshelf.offload.decoder.kv_tier import KVTier
+from openshelf.offload.decoder.memory import DecoderMemory, all_weights
+from openshelf.offload.decoder.model import SHORT, begins_anew, has_encoder, start_of, without_weights
+from openshelf.offload.decoder.plan import BucketPlan, Growth, plan_growth
+from openshelf.offload.decoder.programs import FIRST, MORE, NEXT, Programs
 from openshelf.offload.measure.transfers import rates_of
 from openshelf.offload.move.mover import Traffic
 from openshelf.offload.planner.plan import Plan
 from openshelf.offload.program.rates import Rates, Tier
 from openshelf.offload.program.torch import arena_bytes, torch
 from openshelf.offload.run.executor import Executor
-from openshelf.offload.weights.source import packed_from
+from openshelf.offload.weights.source import need_weights, packed_from
 from openshelf.space import format_size, parse_size
-
-SMALLEST = 256  # tokens of the smallest bucket
-NEXT, FIRST, MORE = "next", "first", "more"  # a token; the beginning of a prompt; another piece of it
 
 
 class Decoder:
@@ -54,17 +54,14 @@ class Decoder:
         cache: bool,
         folder: Path | str | None,
     ) -> None:
-        growing = GrowingModel(model, batch, longest)
         self.batch, self.longest, self.length = batch, longest, 0
-        self._chunk, self._grain = chunk, grain(growing.shapes)
-        self._growths = {NEXT: growth_of(growing, longest), FIRST: growth_of(growing, self._chunk, fresh=True)}
-        if self._chunk < longest:
-            self._growths[MORE] = growth_of(growing, longest, tokens=self._chunk)
-        outside = max(growth.timed.outside for growth in self._growths.values())
-        most = {name: self._room(self._chunk if name == FIRST else longest) for name in self._growths}
-        enough = max(growth.enough(most[name]) for name, growth in self._growths.items())
-        arena = min(enough, (budget - outside) // 4096 * 4096)
-        if arena < (least := max(growth.least(most[name]) for name, growth in self._growths.items())):
+        self._model, self._chunk, self._kv, self._folder = model, chunk, kv, folder
+        self._measuring = time_limit / 2  # the other half is for the search
+        self._sets: dict[int | None, Programs] = {}  # by the length of the source
+        self._programs = self._made(longest if has_encoder(model) else None)
+        outside = self._programs.outside
+        arena = min(self._programs.enough, (budget - outside) // 4096 * 4096)
+        if arena < (least := self._programs.least):
             raise NoRoom(
                 f"a budget of {format_size(budget)} is too small for contexts of {longest} tokens, prompts in pieces "
                 f"of {chunk}: the least that works is {least + outside} bytes; or give a smaller `chunk` or `longest`"
@@ -72,25 +69,33 @@ class Decoder:
         self.peak = arena + outside
         self._asked: dict[str, Any] = {"rates": rates, "kv": kv, "time_limit": time_limit, "cache": cache}
         self._arena_bytes = arena
-        self._plans: dict[tuple[str, int], BucketPlan] = {}
-        self._runs: dict[tuple[str, int], Executor] = {}
-        for name, room in most.items():
-            self._plan(name, room)
-        packed = packed_from(self._growths[NEXT].lengths.captured, model if weights is None else weights, folder)
+        self._plans: dict[tuple[Growth, int], BucketPlan] = {}
+        self._runs: dict[tuple[Growth, int], Executor] = {}
+        for several in self._programs.kinds.values():
+            self._plan(several.all[-1], self._programs.room(several.all[-1].most()))
+        self._packed = packed_from(all_weights(self._programs.all), model if weights is None else weights, folder)
+        # Lengths that come later are captured then, without the model's weights: whoever gave it may let go of it.
+        self._model = self._programs.growing.model = without_weights(model)
         self._arena = DeviceArena(arena)
-        tier = KVTier(growing.shapes, self._up(longest), kv, self._arena, folder)
-        self._memory: DecoderMemory | None = DecoderMemory(packed, self._growths, self._arena, tier, folder)
+        self._memory: DecoderMemory | None = self._new_memory()
         self._usable = True
 
     def prefill(self, tokens: Any) -> Any:
-        """Begins a context with these tokens, (length,) or (batch, length); returns the logits that come after them."""
+        """Begins a context with these tokens, (length,) or (batch, length); returns the logits that come after them.
+
+        A model with an encoder takes them as its source, and begins a context with its own first token.
+        """
         ids = self._ids(tokens)
         count = ids.shape[1]
         if not 0 < count <= self.longest:
             raise BadInput(f"a prompt has 1 to longest={self.longest} tokens, got {count}")
+        self._need_open()
         self.length = 0
+        if self._programs.source is not None:
+            self._use(count)
+            return self._run(FIRST, ids)
         begin = count % self._chunk or self._chunk
-        logits = self._run(FIRST if begin > 1 else NEXT, ids[:, :begin])
+        logits = self._run(FIRST, ids[:, :begin])
         for at in range(begin, count, self._chunk):
             logits = self._run(MORE, ids[:, at : at + self._chunk])
         return logits
@@ -109,16 +114,22 @@ class Decoder:
     ) -> Any:
         """The prompt and up to `count` tokens more, (batch, length): the likeliest, or what `choose` makes of logits.
 
+        Of a model with an encoder, its own first token and up to `count` more.
+
         Ends early when all sequences have come to the token `stop`, which fills those that ended before others.
         """
+        if whole(count, "count") < 0:
+            raise BadInput(f"count is how many tokens to generate, got {count}")
         choose = choose or (lambda logits: logits.argmax(-1))
-        found = [self._ids(tokens)]
-        if found[0].shape[1] + count - 1 > self.longest:
+        prompt = self._ids(tokens)
+        with_encoder = self._programs.source is not None
+        begun = torch.full((self.batch, 1), start_of(self._model)) if with_encoder else prompt
+        if begun.shape[1] + count - 1 > self.longest:
             raise NoRoom(
-                f"a prompt of {found[0].shape[1]} tokens and {count} more do not fit longest={self.longest}: ask for "
+                f"a prompt of {begun.shape[1]} tokens and {count} more do not fit longest={self.longest}: ask for "
                 "fewer, or call decode() with more"
             )
-        logits = self.prefill(found[0])
+        logits, found = self.prefill(prompt), [begun]
         ended = torch.zeros(self.batch, dtype=torch.bool)
         for number in range(count):
             token = choose(logits)
@@ -128,16 +139,17 @@ class Decoder:
             found.append(token[:, None])
             if number == count - 1 or bool(ended.all()):
                 break
-            logits = self.step(token)
+            anew = self.length == begins_anew(self._model)
+            logits = self.prefill(torch.cat(found, 1)) if anew else self.step(token)
         return torch.cat(found, 1)
 
     def plan(self, length: int | None = None) -> Plan:
         """The plan by which the next token is made, or the one after `length`; without what stays in the arena."""
-        return self._plan(NEXT, self._room((self.length if length is None else length) + 1)).plan
+        return self._next(length).plan
 
     def stays(self, length: int | None = None) -> dict[str, int]:
         """What stays in the arena from token to token, in bytes: by the kind of storage."""
-        bucket = self._plan(NEXT, self._room((self.length if length is None else length) + 1))
+        bucket = self._next(length)
         found: dict[str, int] = {}
         for storage in bucket.growth.program(bucket.room).storages:
             if storage.index in bucket.stays:
@@ -178,39 +190,57 @@ class Decoder:
         memory = self._need_open()
         if not self._usable:
             raise Closed("this failed half-way so that its state is lost: call decode() again")
-        past, tokens = self.length, ids.shape[1]
-        room = self._room(past + tokens)
-        bucket = self._plan(name, room)
+        past, programs = self.length, self._programs
+        tokens = 1 if programs.source is not None else ids.shape[1]
+        growth, room = programs.kinds[name].at(tokens if name == FIRST else past), programs.room(past + tokens)
+        bucket = self._plan(growth, room)
         self._usable, whole = False, False
         try:
-            memory.begin(name, bucket, past, tokens)
-            if (name, room) not in self._runs:
-                self._runs[name, room] = executor_of(bucket, self.longest, arena_bytes(self._arena), memory)
-            run = self._runs[name, room]
+            memory.begin(bucket, past, tokens)
+            if (growth, room) not in self._runs:
+                self._runs[growth, room] = executor_of(bucket, self.longest, arena_bytes(self._arena), memory)
+            run = self._runs[growth, room]
             run.grow(tokens if name == FIRST else past)
-            (logits,) = run.run({bucket.growth.ids: ids})
+            (logits,) = run.run({growth.ids: ids})
+            memory.commit()
             whole = True
         finally:
             self._usable = whole or memory.abandon()
         self.length = past + tokens
         return logits
 
-    def _plan(self, name: str, room: int) -> BucketPlan:
-        found = self._plans.get((name, room))
+    def _next(self, length: int | None) -> BucketPlan:
+        past = min(max(SHORT, self.length if length is None else length), self.longest - 1)
+        return self._plan(self._programs.kinds[NEXT].at(past), self._programs.room(past + 1))
+
+    def _plan(self, growth: Growth, room: int) -> BucketPlan:
+        found = self._plans.get((growth, room))
         if found is None:
-            found = plan_growth(self._growths[name], room, self._arena_bytes, **self._asked)
-            self._plans[name, room] = found
+            found = self._plans[growth, room] = plan_growth(growth, room, self._arena_bytes, **self._asked)
         return found
 
-    def _room(self, tokens: int) -> int:
-        """The tokens that the bucket of a context has room for."""
-        room = self._up(SMALLEST)
-        while room < tokens:
-            room *= 2
-        return min(room, self._up(self.longest))
+    def _made(self, source: int | None) -> Programs:
+        if source not in self._sets:
+            self._sets[source] = Programs(self._model, self.batch, self.longest, self._chunk, self._measuring, source)
+        return self._sets[source]
 
-    def _up(self, tokens: int) -> int:
-        return -(-tokens // self._grain) * self._grain
+    def _use(self, source: int) -> None:
+        """The next source has so many tokens: its programs have the arena from now on."""
+        if self._programs.source == source:
+            return
+        programs = self._made(source)
+        for run in self._runs.values():
+            run.close()
+        self._runs.clear()
+        self._need_open().close()
+        self._programs = programs
+        self._memory = self._new_memory()
+
+    def _new_memory(self) -> DecoderMemory:
+        programs = self._programs
+        longest = programs.up(self.longest)
+        tier = KVTier(programs.states, longest, self._chunk, self._kv, self._arena, self._folder)
+        return DecoderMemory(self._packed, self._arena, tier, self._folder)
 
     def _ids(self, tokens: Any) -> Any:
         ids = torch.as_tensor(tokens)
@@ -251,6 +281,7 @@ def decode(
             f"longest and chunk are 4 tokens or more, and chunk is longest or at least 4 less, batch is 1 or more; got "
             f"longest={longest}, chunk={chunk}, batch={batch}"
         )
+    need_weights(model, weights)
     return Decoder(
         model, parse_size(budget), longest=longest, batch=batch, chunk=chunk, kv=kv,
         weights=weights, rates=rates_of(fabric), time_limit=time_limit, cache=cache, folder=folder,

@@ -6,12 +6,13 @@ here, and the program that is about to run says so before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import CaptureFailed
+from openshelf.offload.capture.captured import Captured
 from openshelf.offload.decoder.kv_tier import KVTier
 from openshelf.offload.decoder.plan import BucketPlan, Growth
 from openshelf.offload.move.homes import Homes
@@ -24,34 +25,27 @@ from openshelf.offload.weights.packed import Packed
 class DecoderMemory:
     """Moves storages of the program that was begun. Counts what it does, for the run to compare with its plan."""
 
-    def __init__(
-        self, packed: Packed, growths: Mapping[str, Growth], arena: DeviceArena, kv: KVTier, folder: Path | str | None
-    ) -> None:
+    def __init__(self, packed: Packed, arena: DeviceArena, kv: KVTier, folder: Path | str | None) -> None:
         self.reads = self.writes = self.appends = 0
         self.settled = 0  # bytes that were brought to where they stay
         self._kv_tier, self._arena = kv, arena_bytes(arena)
-        self._homes, numbers = Homes(folder), dict[str, int]()
-        self._weights: dict[str, dict[int, int]] = {}  # program -> storage -> number
-        self._others: dict[tuple[str, int], dict[int, int]] = {}  # what a plan stores besides, by program and room
-        for program, growth in growths.items():
-            named = weights_of(growth)
-            for name in named.values():
-                if name not in packed.tensors:
-                    raise CaptureFailed(f"{name} is used to begin a context only, not to go on: it was not packed")
-                if name not in numbers:
-                    numbers[name] = len(numbers)
-                    self._homes.packed(numbers[name], packed, name)
-            self._weights[program] = {storage: numbers[name] for storage, name in named.items()}
-        self._count = len(numbers)
+        self._homes, self._packed, self._numbers = Homes(folder), packed, dict[str, int]()
+        self._weights: dict[Growth, dict[int, int]] = {}  # program -> storage -> number
+        self._others: dict[tuple[Growth, int], dict[int, int]] = {}  # what a plan stores besides, by program and room
+        self._count = 0
         self._mover = Mover(self._homes, arena)
-        self._program, self._tokens = "", 0
+        self._program: Growth | None = None
+        self._tokens = 0
         self._now: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})  # storages -> numbers of weights, and of kv
         self._there: set[tuple[Any, int]] = set()
 
-    def begin(self, program: str, bucket: BucketPlan, past: int, tokens: int) -> None:
+    def begin(self, bucket: BucketPlan, past: int, tokens: int) -> None:
         """This program runs next, and appends tokens to those that are there: what stays in the arena is brought in."""
-        kv = self._kv_tier
-        kv.past, kv.room, self._tokens = past, bucket.room, tokens
+        program = bucket.growth
+        self._kv_tier.begin(past, program.firsts(past), program.rooms(bucket.room))
+        self._tokens = tokens
+        if program not in self._weights:
+            self._weights[program] = {storage: self._number(name) for storage, name in weights_of(program).items()}
         if (program, bucket.room) not in self._others:
             self._others[program, bucket.room] = self._rooms(bucket)
         moved = self._weights[program] | self._others[program, bucket.room]
@@ -70,6 +64,14 @@ class DecoderMemory:
                 self.wait(storage)
             self.settled += bucket.growth.program_bytes(storage, bucket.room)
         self._there = set(stays)
+
+    def commit(self) -> None:
+        """The program has come to its end."""
+        self._kv_tier.commit()
+
+    def first(self, storage: int) -> int:
+        """The first token that is in the arena, of a state that grows."""
+        return self._kv_tier.firsts[self._now[1][storage]]
 
     def begin_read(self, storage: int, offset: int) -> None:
         self._begin_read(storage, offset)
@@ -129,6 +131,13 @@ class DecoderMemory:
         else:
             self._mover.begin_read(weights[storage], offset)
 
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = self._count
+            self._homes.packed(self._count, self._packed, name)
+            self._count += 1
+        return self._numbers[name]
+
     def _rooms(self, bucket: BucketPlan) -> dict[int, int]:
         """Scratch for what operators make and the plan stores: numbers by storage."""
         found: dict[int, int] = {}
@@ -144,7 +153,8 @@ class DecoderMemory:
         """Equal for equal bytes in the arena, whatever program's."""
         weights, kv = self._now
         if storage in kv:
-            return "kv", kv[storage], bucket.room
+            number = kv[storage]
+            return "kv", number, self._kv_tier.rooms[number], self._kv_tier.firsts[number]
         return ("weight", weights[storage]) if storage in weights else ("value", self._program, storage)
 
 
@@ -156,3 +166,23 @@ def weights_of(growth: Growth) -> dict[int, str]:
         for one in captured.program.storages
         if one.given and one.index in captured.names and one.index not in captured.values
     }
+
+
+def all_weights(growths: Sequence[Growth]) -> Captured:
+    """The first program, as one that has the weights of all: they are packed for it."""
+    first = growths[0].lengths.captured
+    storages, names, views = list(first.program.storages), dict(first.names), dict(first.views)
+    known = {name for several in names.values() for name in several}
+    for growth in growths[1:]:
+        captured = growth.lengths.captured
+        for storage, name in weights_of(growth).items():
+            if name in known:
+                continue
+            number = len(storages)
+            storages.append(dataclasses.replace(captured.program.storages[storage], index=number))
+            names[number] = captured.names[storage]
+            for one in names[number]:
+                views[one] = dataclasses.replace(captured.views[one], storage=number)
+            known.update(names[number])
+    program = dataclasses.replace(first.program, storages=tuple(storages))
+    return dataclasses.replace(first, program=program, names=names, views=views)

@@ -20,13 +20,15 @@ class TimedLengths:
     outside: int
 
     @classmethod
-    def of(cls, lengths: Lengths) -> TimedLengths:
-        low, high = measured(lengths.low), measured(lengths.captured)
+    def of(cls, lengths: Lengths, time_limit: float) -> TimedLengths:
+        """`time_limit`: seconds for both."""
+        high = measured(lengths.captured, time_limit=time_limit / 2)
+        low = measured(lengths.low, time_limit=time_limit / 2) if lengths.shortest < lengths.longest else high
         ends = [(one.seconds, two.seconds) for one, two in zip(low.program.ops, high.program.ops, strict=True)]
         return cls(lengths, tuple(ends), max(high.outside, default=0))
 
     def seconds(self, op: int, length: int) -> float:
         """Never much less than at either end: a line through two measured times may go below zero."""
         low, high = self.ends[op]
-        share = (length - self.lengths.shortest) / (self.lengths.longest - self.lengths.shortest)
+        share = (length - self.lengths.shortest) / max(1, self.lengths.longest - self.lengths.shortest)
         return max(low + (high - low) * share, min(low, high) / 10)

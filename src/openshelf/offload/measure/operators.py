@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +25,14 @@ from typing import Any
 from openshelf._core import DeviceArena
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.offload.capture.captured import Captured
-from openshelf.offload.program.call import Call, View, map_views, span, views_of
+from openshelf.offload.program.call import Call, OwnKernel, View, map_views, span, views_of
 from openshelf.offload.program.lifetimes import padded
 from openshelf.offload.program.out_forms import (
     Instruction,
     OtherStrides,
     check_results,
     instruction,
+    kernel_of,
     workspace_of,
 )
 from openshelf.offload.program.progress import shown
@@ -38,57 +40,107 @@ from openshelf.offload.program.torch import arena_bytes, torch
 
 RING = 128 << 20  # larger than the caches of most processors
 ENOUGH_S = 1.5  # what takes longer than this is measured in two rounds, or a few
+aten: Any = torch.ops.aten
+# They read as many numbers as other numbers say.
+BY_LENGTHS = {aten._ctc_loss.default, aten._ctc_loss.Tensor, aten._ctc_loss_backward.default,
+              aten._ctc_loss_backward.Tensor}  # fmt: skip
+MASKS = (torch.bool, torch.uint8)
 SAME = 3  # of calls that do the same, so many are run
 
 
 @shown("timing its operators")
-def measured(captured: Captured, rounds: int = 5) -> Captured:
-    """The same program with the seconds of every operator, and `outside` as found. Random state is as before."""
+def measured(captured: Captured, rounds: int = 5, time_limit: float = math.inf, *, formats: bool = False) -> Captured:
+    """The same program with the seconds of every operator, and `outside` as found. Random state is as before.
+
+    Every kind of operator is run, whatever the time: how torch lays out results and what it takes has to be known.
+    Rounds end after `time_limit` seconds: `hurried` are those that were in none, timed when they ran first.
+    `formats`: OtherStrides also for results of other memory formats, for callers that capture again.
+    """
     if rounds < 1:
         raise BadInput(f"operators are measured in 1 or more rounds, got rounds={rounds}")
     for rule in captured.updates.rules if captured.updates is not None else ():
         rule.begin(2)
+    until = time.perf_counter() + time_limit
     signatures = [call.signature for call in captured.calls]
-    outside: dict[Any, int] = {}
-    unknown: set[Any] = set()
-    other: dict[Any, Any] = {}
-    taken: dict[Any, list[float]] = {signature: [] for signature in signatures}
+    calls = dict(zip(signatures, captured.calls, strict=True))
     with generators_as_before(captured), torch.no_grad():
-        made = _made(captured, signatures)
-        calls = dict(zip(signatures, captured.calls, strict=True))
-        for signature, before, one, _, plainly in made:
-            if signature not in outside:
-                _set(before)
-                try:
-                    plainly()
-                    outside[signature] = taken_outside(one) if one else 0
-                except OtherStrides as error:
-                    outside[signature], why = 0, str(error)
-                    other.update(error.found)
-                except RuntimeError:  # made-up values are not what it expects
-                    outside[signature] = workspace_of(calls[signature])[1]
-                    unknown.add(signature)
-                else:
-                    _check_forms(calls[signature], one)
-        if other:
-            raise OtherStrides(why, other)
-        made = [one for one in made if one[0] not in unknown]
-        _round(made)  # warms up
-        begun = time.perf_counter()
-        for number in range(rounds):
-            if number >= 2 and time.perf_counter() - begun > ENOUGH_S:
-                break
-            for signature, seconds in _round(made).items():
-                taken[signature].append(statistics.mean(seconds))
+        made = _made(captured, signatures, formats)
+        found = _run_once(made, calls)
+        taken = _run_in_rounds([one for one in made if one[0] not in found.unknown], rounds, until)
+    seconds = {signature: statistics.median(taken.get(signature) or [found.seconds[signature]]) for signature in calls}
     ops = tuple(
-        dataclasses.replace(op, seconds=statistics.median(taken[signature] or [0.0]))
+        dataclasses.replace(op, seconds=seconds[signature])
         for op, signature in zip(captured.program.ops, signatures, strict=True)
     )
+    late = [signature for signature in calls if signature not in taken and signature not in found.unknown]
     return dataclasses.replace(
         captured,
         program=dataclasses.replace(captured.program, ops=ops),
-        outside=tuple(outside[signature] for signature in signatures),
+        outside=tuple(found.outside[signature] for signature in signatures),
+        hurried=tuple(f"{calls[signature].name} at {calls[signature].where}" for signature in late),
     )
+
+
+def _timed(call: Call) -> bool:
+    """Whether it can run on made-up values: not if what it makes, or reads, follows from the values."""
+    kernel = call.kernel
+    if isinstance(kernel, OwnKernel):
+        return kernel.timed
+    by_value = kernel is not aten.index.Tensor or any(view.dtype in MASKS for view in views_of(call.args[1]))
+    return kernel not in BY_LENGTHS and not (torch.Tag.dynamic_output_shape in kernel.tags and by_value)
+
+
+@dataclasses.dataclass
+class _Once:
+    """What one run of each operator has shown, by signature; `unknown`: made-up values are not what it expects."""
+
+    seconds: dict[Any, float] = dataclasses.field(default_factory=dict)
+    outside: dict[Any, int] = dataclasses.field(default_factory=dict)
+    unknown: set[Any] = dataclasses.field(default_factory=set)
+
+
+def _run_once(made: list[Made], calls: dict[Any, Call]) -> _Once:
+    """OtherStrides, with all that was found, if torch lays results out otherwise than was captured."""
+    found, other, why = _Once(), dict[Any, Any](), ""
+    for signature, before, one, _, plainly in made:
+        if signature in found.outside:
+            continue
+        found.seconds[signature] = found.outside[signature] = 0
+        if not _timed(calls[signature]):
+            found.outside[signature] = workspace_of(calls[signature])[1]
+            found.unknown.add(signature)
+            continue
+        _set(before)
+        try:
+            plainly()
+            begin = time.perf_counter()
+            if one:
+                found.outside[signature] = taken_outside(one)
+                found.seconds[signature] = time.perf_counter() - begin
+        except OtherStrides as error:
+            why = str(error)
+            other.update(error.found)
+        except RuntimeError:
+            found.outside[signature] = workspace_of(calls[signature])[1]
+            found.unknown.add(signature)
+        else:
+            _check_forms(calls[signature], one)
+    if other:
+        raise OtherStrides(why, other)
+    return found
+
+
+def _run_in_rounds(made: list[Made], rounds: int, until: float) -> dict[Any, list[float]]:
+    """The seconds of each operator in each round that there was time for."""
+    taken: dict[Any, list[float]] = collections.defaultdict(list)
+    _round(made, until)  # warms up
+    begun = time.perf_counter()
+    for number in range(rounds):
+        if number >= 2 and time.perf_counter() - begun > ENOUGH_S:
+            break
+        for signature, seconds in _round(made, until).items():
+            taken[signature].append(statistics.mean(seconds))
+    return taken
 
 
 @contextlib.contextmanager
@@ -111,7 +163,7 @@ Values = list[tuple[Any, Any]]  # tensors, and what they are set to
 Made = tuple[Any, Values, Instruction | None, Values, Callable[[], None]]
 
 
-def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
+def _made(captured: Captured, signatures: list[Any], formats: bool) -> list[Made]:
     """What is run, in order, bound to places of a ring."""
     sizes, touched = _sizes(captured), [_touched(call) for call in captured.calls]
     ring = _Ring(_ring_bytes(captured))
@@ -126,7 +178,7 @@ def _made(captured: Captured, signatures: list[Any]) -> list[Made]:
             places = ring.places({storage: sizes[storage] for storage in storages})
             one = _bound(call, arena, places, ring.nbytes)
             before, after = _integers(call, arena, places), _floats(call, arena, places)
-            made.append((signature, before, one, after, functools.partial(_check_plain, call, arena, places)))
+            made.append((signature, before, one, after, functools.partial(_check_plain, call, arena, places, formats)))
     return made
 
 
@@ -190,7 +242,7 @@ def _integers(call: Call, arena: Any, places: dict[int, int]) -> Values:
         for view in views_of((call.args, call.kwargs))
         if not view.dtype.is_floating_point and not view.dtype.is_complex
     ]
-    if call.kernel is torch.ops.aten._grouped_mm.default:
+    if call.kernel is aten._grouped_mm.default:
         rows = call.args[0].shape[-1 if len(call.args[1].shape) == 2 else 0]
         groups = _at(arena, places[call.args[2].storage], call.args[2])
         found.append((groups, torch.arange(1, len(groups) + 1) * rows // len(groups)))
@@ -232,15 +284,15 @@ def _at(arena: Any, offset: int, view: View) -> Any:
     return torch.empty(0, dtype=view.dtype).set_(room.untyped_storage(), view.offset, view.shape, view.strides)
 
 
-def _check_plain(call: Call, arena: Any, places: dict[int, int]) -> None:
+def _check_plain(call: Call, arena: Any, places: dict[int, int], formats: bool) -> None:
     """A kernel that is given where to write does as it is told: would it have chosen the strides that were captured?"""
     pairs = [
         (number, _at(arena, places[view.storage], view)) for number, view in enumerate(call.makes) if view is not None
     ]
     if pairs:
         args, kwargs = map_views((call.args, call.kwargs), lambda view: _at(arena, places[view.storage], view))
-        result = call.kernel(*args, **kwargs)
-        check_results(call, pairs, result if isinstance(result, (list, tuple)) else (result,))
+        result = kernel_of(call)(*args, **kwargs)
+        check_results(call, pairs, result if isinstance(result, (list, tuple)) else (result,), formats=formats)
 
 
 def _check_forms(call: Call, made: Instruction | None) -> None:
@@ -256,12 +308,14 @@ def _check_forms(call: Call, made: Instruction | None) -> None:
             )
 
 
-def _round(made: list[Made]) -> dict[Any, list[float]]:
+def _round(made: list[Made], until: float) -> dict[Any, list[float]]:
     seconds: dict[Any, list[float]] = collections.defaultdict(list)
     clock = time.perf_counter
     for signature, before, one, after, _ in made:
         if one is None:
             seconds[signature].append(0.0)
+            continue
+        if clock() > until:
             continue
         _set(before)
         function, args, kwargs = one

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from openshelf.errors import UnknownName
 from openshelf.offload.planner.gaps import Schedule
 from openshelf.offload.program.lifetimes import lifetimes
 from openshelf.offload.program.rates import LANES
@@ -100,6 +103,19 @@ def explain(plan: Plan, s: int) -> str:
     )
     lines.append(f"  operators wait for it {_seconds(waits)} in all")
     return "\n".join(lines)
+
+
+def no_such_storage(name: str, names: Iterable[str]) -> UnknownName:
+    """Names that have it in them, or that are spelled almost so: of a parameter the last part may be meant."""
+    known = list(dict.fromkeys(names))
+    near = [one for one in known if name in one]
+    if not near:
+        parts = difflib.get_close_matches(name.rpartition(".")[2], {one.rpartition(".")[2] for one in known}, 3, 0.7)
+        near = difflib.get_close_matches(name, known, 5, 0.7) or [
+            one for part in parts for one in known if one.rpartition(".")[2] == part
+        ]
+    near = near or [*known[:4], "..."]
+    return UnknownName(f"the plan has no storage {name!r}; there is {', '.join(near[:5])}")
 
 
 def _between(plan: Plan, s: int) -> dict[int, str]:

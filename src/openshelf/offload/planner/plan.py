@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openshelf.errors import BadInput, NoRoom, UnknownName
+from openshelf.errors import BadInput, NoRoom
 from openshelf.offload.cache import load_plain, save_plain
-from openshelf.offload.planner.explain import explain, report
+from openshelf.offload.planner.explain import explain, no_such_storage, report
 from openshelf.offload.planner.on_twin import add_plan
 from openshelf.offload.planner.replay import RUN, TAKE, Replay
 from openshelf.offload.planner.resident import choose_resident, enough, without
@@ -60,8 +60,7 @@ class Plan:
         for storage in self.program.storages:
             if storage.name == name:
                 return explain(self, storage.index)
-        near = [storage.name for storage in self.program.storages if name in storage.name]
-        raise UnknownName(f"the plan has no storage {name!r}; near are {', '.join(near[:5]) or '(none)'}")
+        raise no_such_storage(name, [storage.name for storage in self.program.storages])
 
     def timeline(self) -> Times:
         """The times again, with a span for everything that compute and each lane do."""

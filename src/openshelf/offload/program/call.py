@@ -27,7 +27,12 @@ class View:
 
 
 class OwnKernel(ABC):
-    """A kernel that is no operator of torch: it changes its first arguments in place, through scratch in the arena."""
+    """A kernel that is no operator of torch: it changes its first arguments in place, through scratch in the arena.
+
+    `timed`: it can run on made-up values, to be measured.
+    """
+
+    timed = True
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.fabric import Fabric
-from openshelf.offload.capture.affine import Lengths, Line, at
+from openshelf.offload.capture.affine import Curve, Lengths, at
 from openshelf.offload.capture.arguments import arguments_of
 from openshelf.offload.capture.capture import capture
 from openshelf.offload.capture.captured import Captured
@@ -28,7 +28,7 @@ from openshelf.offload.program.torch import torch
 from openshelf.offload.run.arena import SharedArena
 from openshelf.offload.run.runner import Runner
 from openshelf.offload.weights.packed import Packed
-from openshelf.offload.weights.source import packed_from
+from openshelf.offload.weights.source import need_weights, packed_from
 from openshelf.space import parse_size
 
 SMALLEST = 16  # tokens, or whatever a length counts, of the smallest bucket
@@ -48,7 +48,7 @@ class Buckets:
         folder: Path | str | None,
     ) -> None:
         self.longest, self._lengths, self._folder = lengths.longest, lengths, folder
-        self._timed = TimedLengths.of(lengths)
+        self._timed = TimedLengths.of(lengths, time_limit / 2)
         self.outside = self._timed.outside
         self._room = budget - self.outside
         self._asked: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Buckets:
             if not isinstance(expected, View) or not isinstance(leaf, torch.Tensor):
                 continue
             for found, line in zip(leaf.shape, expected.shape, strict=False):
-                if isinstance(line, Line):
+                if isinstance(line, Curve):
                     length, rest = divmod(int(found) - line.base, line.slope)
                     if rest or not 0 < length <= self.longest:
                         raise BadInput(f"a length of {length} was asked for, and these are for 1 to {self.longest}")
@@ -146,8 +146,9 @@ def buckets(
     """
     if longest < 4:
         raise BadInput(f"longest is 4 or more, got {longest}")
+    need_weights(model, weights)
     lengths = Lengths.of(lambda length: capture(model, *arguments_of(inputs(length))), longest)
-    if not any(isinstance(one, Line) for one in _numbers(lengths.inputs)):
+    if not any(isinstance(one, Curve) for one in _numbers(lengths.inputs)):
         raise CaptureFailed("inputs(length) are the same at every length: use plan()")
     source = model if weights is None else weights
     return Buckets(

@@ -1,6 +1,6 @@
 """The executor of a captured program: one call of a model, or one step of training, by a plan, at any length.
 
-A program of one length is one that does not grow. Where numbers of a program are Lines of a length, `grow` says which
+A program of one length is one that does not grow. Where numbers of a program are Curves of a length, `grow` says which
 length it is from now on. Tensors that grow are views whose ends it sets anew, which takes microseconds; it makes only
 those calls anew that have a number among their arguments which grows.
 """
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from openshelf.errors import BadInput
-from openshelf.offload.capture.affine import Line, at, varies
+from openshelf.offload.capture.affine import Curve, at, varies
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.program.call import Call, View, views_of
 from openshelf.offload.program.out_forms import Instruction, instruction
@@ -29,7 +29,7 @@ Place = Callable[[int], int]  # where a storage is
 class Executor(Instructions):
     """Runs a captured program by a plan. `stays` are storages that are in the arena from call to call, and where.
 
-    A program that `grows` has Lines among its numbers, and has to `grow` before it runs. `laid_out` says how a view
+    A program that `grows` has Curves among its numbers, and has to `grow` before it runs. `laid_out` says how a view
     lies in this arena, if not as it was captured. What operators add to the storages in `appended` is written through
     to their homes at once, by a mover that Appends.
     """
@@ -213,11 +213,11 @@ def _takes_numbers(call: Call) -> bool:
     def grows(value: Any) -> bool:
         if isinstance(value, View):
             return False
-        if isinstance(value, (list, tuple)) and not isinstance(value, Line):
+        if isinstance(value, (list, tuple)) and not isinstance(value, Curve):
             return any(grows(one) for one in value)
         if isinstance(value, dict):
             return any(grows(one) for one in value.values())
-        return isinstance(value, Line)
+        return isinstance(value, Curve)
 
     taken_apart = call.kernel is aten.embedding.default and varies(call)  # rows and indices are flattened
     return taken_apart or grows((call.args, call.kwargs))

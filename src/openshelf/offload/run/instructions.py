@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, OpenshelfError
 from openshelf.offload.planner.replay import ARRIVE, LAND, READ, RUN, WRITE, Replay
 from openshelf.offload.program.out_forms import Instruction
 from openshelf.offload.program.program import Program
@@ -55,6 +55,7 @@ class Instructions(ABC):
             raise BadInput("an arena is a tensor of bytes, of one dimension, that begins at a multiple of 64")
         self._program, self._arena, self._mover = program, arena, mover
         self._instructions: list[Instruction] = []
+        self._operators: dict[int, int] = {}  # which instructions are of which operator
         self._planned: dict[str, int] = {}  # counts of the mover
 
     @abstractmethod
@@ -78,7 +79,9 @@ class Instructions(ABC):
         replay = Replay(self._program, steps)
         for event, which, offset in replay:
             if event == RUN:
-                self._instructions += self._called(which, replay.at, offset)
+                made = self._called(which, replay.at, offset)
+                self._operators.update((len(self._instructions) + number, which) for number in range(len(made)))
+                self._instructions += made
                 continue
             fed = self._program.storages[which].kind == "input" and which not in changed
             self._instructions += self._moved(event, which, offset, fed)
@@ -105,10 +108,21 @@ class Instructions(ABC):
 
     def _run(self) -> None:
         done, before = 0, self._counts()
-        with torch.no_grad():
-            for function, args, kwargs in self._instructions:
-                function(*args, **kwargs)
-                done += 1
+        try:
+            with torch.no_grad():
+                for function, args, kwargs in self._instructions:
+                    function(*args, **kwargs)
+                    done += 1
+        except (OpenshelfError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if done not in self._operators:
+                raise
+            op = self._program.ops[self._operators[done]]
+            raise BadInput(
+                f"{op.where}: {op.name} fails: {type(error).__name__}: {error}. Plain PyTorch would fail here, too, "
+                "with these inputs: an index may be out of range"
+            ) from error
         ran = {count: after - before[count] for count, after in self._counts().items()}
         assert (done, ran) == (len(self._instructions), self._planned), (
             f"planned {len(self._instructions)} instructions and {self._planned}, ran {done} and {ran}"

@@ -1,4 +1,4 @@
-"""Packing: a model's weights, from memory or from safetensors shards, into one file in the order of their use.
+"""Packing: a model's weights into one file in the order of their use, from memory here, and by `shards.py` from files.
 
 What shares memory is stored once. A packed file of the same source is used again: its key is made of the shards' paths,
 sizes and times, or, of weights in memory, of the bytes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,10 @@ import numpy as np
 
 from openshelf import _core
 from openshelf._files import alone
-from openshelf.errors import Corrupt, FlashFailed, Mismatch, UnknownName, WrongVersion
+from openshelf.errors import Corrupt, Mismatch, UnknownName, WrongVersion
 from openshelf.offload.cache import cache_folder, private_folder
 from openshelf.offload.weights import format as form
 from openshelf.offload.weights.packed import Packed, is_packed
-from openshelf.offload.weights.safetensors import ShardTensor, identity, shard_files, shard_tensors
 from openshelf.offload.weights.writer import Fill, Source, write_packed
 
 
@@ -43,7 +41,7 @@ def pack_state(
     sources: list[Source] = []
     tensors: dict[str, form.PackedTensor] = {}
     digest = hashlib.sha256(b"state")
-    for each in _ordered(state, order):
+    for each in ordered(state, order):
         address, nbytes, offset, tensor = _memory_of(each, state[each])
         if (known := roots.get(address) if nbytes else None) is None:
             known = len(sources)
@@ -53,62 +51,19 @@ def pack_state(
                 digest.update(_core.check_padded(address, nbytes).to_bytes(8, "little"))
         tensors[each] = form.PackedTensor(known, *tensor, offset)
     digest.update(repr([(source.name, source.nbytes) for source in sources] + list(tensors.items())).encode())
-    return _packed(_folder(folder), name, digest.digest(), lambda: (sources, tensors), (WrongVersion, Corrupt))
+    return kept_or_made(
+        folder_or_cache(folder), name, digest.digest(), lambda: (sources, tensors), (WrongVersion, Corrupt)
+    )
 
 
 def pack_sources(
     sources: list[Source], tensors: dict[str, form.PackedTensor], *, folder: Path | str, name: str
 ) -> Packed:
     """Packs storages that are read as they are written, one after the other, in the place of a file of that name."""
-    return _packed(Path(folder), name, os.urandom(32), lambda: (sources, tensors), (WrongVersion, Corrupt))
+    return kept_or_made(Path(folder), name, os.urandom(32), lambda: (sources, tensors), (WrongVersion, Corrupt))
 
 
-def pack_shards(
-    source: Path | str,
-    order: Sequence[str] = (),
-    *,
-    tied: Mapping[str, str] | None = None,
-    folder: Path | str | None = None,
-) -> Packed:
-    """Packs a safetensors checkpoint (a file, an index, or a folder with one), those of `order` first.
-
-    It is streamed: a few chunks are in memory at a time. `tied`: tensors that are other ones, by name. The file is kept
-    in `folder`, for the next run; it is made anew when a shard has changed.
-    """
-    files = shard_files(Path(source))
-    found = identity(files)
-    aliases = dict(tied or {})
-    key = hashlib.sha256(json.dumps(["shards", found, list(order), sorted(aliases.items())]).encode()).digest()
-    name = hashlib.sha256(json.dumps([path for path, *_ in found]).encode()).hexdigest()[:24] + ".packed"
-    return _packed(_folder(folder), name, key, lambda: _of_shards(files, order, aliases), (WrongVersion,))
-
-
-def _of_shards(
-    files: list[Path], order: Sequence[str], aliases: Mapping[str, str]
-) -> tuple[list[Source], dict[str, form.PackedTensor]]:
-    found: dict[str, ShardTensor] = {}
-    for file in files:
-        for name, tensor in shard_tensors(file).items():
-            if name in found:
-                raise Corrupt(f"{name!r} is in two shards: {found[name].file} and {file}")
-            found[name] = tensor
-    for alias, name in aliases.items():
-        if name not in found:
-            raise UnknownName(f"{alias!r} is said to be tied to {name!r}, which no shard has")
-        found[alias] = found[name]
-    sources: list[Source] = []
-    tensors: dict[str, form.PackedTensor] = {}
-    places: dict[ShardTensor, int] = {}
-    for name in _ordered(found, order):
-        tensor = found[name]
-        if tensor not in places or not tensor.nbytes:
-            places[tensor] = len(sources)
-            sources.append(Source(name, tensor.nbytes, _from_shard(name, tensor)))
-        tensors[name] = form.PackedTensor(places[tensor], tensor.dtype, tensor.shape, _strides(tensor.shape))
-    return sources, tensors
-
-
-def _packed(
+def kept_or_made(
     folder: Path,
     name: str | None,
     key: bytes,
@@ -133,17 +88,17 @@ def _packed(
         return write_packed(folder, name, *content(), key, generation + 1)
 
 
-def _folder(folder: Path | str | None) -> Path:
+def folder_or_cache(folder: Path | str | None) -> Path:
     return cache_folder() if folder is None else Path(folder)
 
 
-def _ordered(known: Mapping[str, Any], order: Sequence[str]) -> list[str]:
+def ordered(known: Mapping[str, Any], order: Sequence[str]) -> list[str]:
     if unknown := [name for name in order if name not in known]:
         raise UnknownName(f"there are no weights {', '.join(map(repr, unknown[:5]))} to be packed")
     return list(dict.fromkeys([*order, *known]))
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     strides = [1] * len(shape)
     for at in range(len(shape) - 2, -1, -1):
         strides[at] = strides[at + 1] * max(1, shape[at + 1])
@@ -156,7 +111,7 @@ def _memory_of(name: str, value: Any) -> tuple[int, int, int, tuple[str, tuple[i
         if not value.flags.c_contiguous:
             raise Mismatch(f"the array {name!r} is not contiguous; pack np.ascontiguousarray of it")
         shape = tuple(value.shape)
-        return value.ctypes.data, value.nbytes, 0, (value.dtype.name, shape, _strides(shape))
+        return value.ctypes.data, value.nbytes, 0, (value.dtype.name, shape, dense_strides(shape))
     if value.device.type != "cpu":
         raise Mismatch(
             f"the weight {name!r} is on {value.device}; pack weights that are on the CPU, or the checkpoint's shards"
@@ -172,25 +127,5 @@ def _from_memory(address: int, keep: Any) -> Fill:
         _ = keep  # so that its memory is there
         source = (ctypes.c_char * len(view)).from_address(address + at)
         view[:] = memoryview(source).cast("B")
-
-    return fill
-
-
-def _from_shard(name: str, tensor: ShardTensor) -> Fill:
-    def fill(view: memoryview, at: int) -> None:
-        descriptor = os.open(tensor.file, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            done = 0
-            while done < len(view):
-                got = os.preadv(descriptor, [view[done:]], tensor.at + at + done)
-                if not got:
-                    raise Corrupt(f"{tensor.file} ended in the middle of {name!r}: it was cut while it was read")
-                done += got
-            # It is read once: memory is for others.
-            os.posix_fadvise(descriptor, tensor.at + at, len(view), os.POSIX_FADV_DONTNEED)
-        except OSError as error:
-            raise FlashFailed(f"reading {name!r} of {tensor.file} failed: {error}") from error
-        finally:
-            os.close(descriptor)
 
     return fill

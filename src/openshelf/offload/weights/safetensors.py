@@ -5,13 +5,15 @@ Nothing is loaded: a checkpoint may be larger than memory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from openshelf.errors import BadInput, Corrupt
+from openshelf.errors import BadInput, Corrupt, FlashFailed
 from openshelf.offload.weights.strict_json import are_sizes, strict_json
 
 _ITEMS = {
@@ -21,6 +23,7 @@ _ITEMS = {
     "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1), "F8_E8M0": ("float8_e8m0fnu", 1),
 }  # fmt: skip
 _LONGEST_HEADER = 100_000_000  # as the safetensors library
+_POINTER = b"version "  # of git-lfs, in the place of a file that was not fetched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +41,62 @@ def shard_files(source: Path) -> list[Path]:
         for name in ("model.safetensors.index.json", "model.safetensors"):
             if (source / name).exists():
                 return shard_files(source / name)
-        raise BadInput(f"{source} has neither model.safetensors nor model.safetensors.index.json")
-    is_index = source.name.endswith(".index.json")
-    files = [source.parent / name for name in _named_in(source)] if is_index else [source]
-    if missing := [str(file) for file in files if not file.is_file()]:
-        raise BadInput(f"the checkpoint {source} lacks {', '.join(missing)}")
+        there = sorted(one.name for one in source.iterdir() if one.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+        raise BadInput(
+            f"{source} has neither model.safetensors nor model.safetensors.index.json; it has "
+            f"{', '.join(there[:5]) or 'no weights'}{', ...' if there[5:] else ''}. Give the path of a .safetensors "
+            "file; weights in other formats are loaded with what made them, and saved anew (save_pretrained)"
+        )
+    if not source.is_file():
+        raise BadInput(
+            f"there is no checkpoint at {str(source)!r}: give a .safetensors file, a .safetensors.index.json, or the "
+            "folder of either"
+        )
+    if not source.name.endswith(".index.json"):
+        return [source]
+    files = [source.parent / name for name in _named_in(source)]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise BadInput(
+            f"the index {source} names {len(files)} files, and {len(missing)} of them are not beside it: "
+            f"{', '.join(missing[:5])}{', ...' if missing[5:] else ''}; get them, too"
+        )
     return files
+
+
+def checkpoint_tensors(files: list[Path]) -> dict[str, ShardTensor]:
+    """Those of all shards, by name."""
+    found: dict[str, ShardTensor] = {}
+    for file in files:
+        for name, tensor in shard_tensors(file).items():
+            if name in found:
+                raise Corrupt(f"{name!r} is in two shards: {found[name].file} and {file}")
+            found[name] = tensor
+    return found
+
+
+def from_shard(name: str, tensor: ShardTensor) -> Callable[[memoryview, int], None]:
+    """What reads the tensor's bytes from a place on into a buffer."""
+
+    def fill(view: memoryview, at: int) -> None:
+        done = 0
+        try:
+            with open(tensor.file, "rb", buffering=0) as file:
+                while done < len(view):
+                    got = os.preadv(file.fileno(), [view[done:]], tensor.at + at + done)
+                    if not got:
+                        raise Corrupt(f"{tensor.file} ended in the middle of {name!r}: it was cut while it was read")
+                    done += got
+                # It is read once: memory is for others.
+                os.posix_fadvise(file.fileno(), tensor.at + at, len(view), os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise FlashFailed(f"reading {name!r} of {tensor.file} failed: {error}") from error
+
+    return fill
 
 
 def _named_in(index: Path) -> list[str]:
     """The files that an index names, all of them beside it."""
-    with index.open("rb") as opened:
+    with _opened(index) as opened:
         text = opened.read(_LONGEST_HEADER + 1)
     if len(text) > _LONGEST_HEADER:
         raise Corrupt(f"{index} has more than {_LONGEST_HEADER} bytes: it is no index of a checkpoint")
@@ -65,9 +113,12 @@ def _named_in(index: Path) -> list[str]:
 
 def shard_tensors(file: Path) -> dict[str, ShardTensor]:
     """By name, in the order of their places."""
-    with file.open("rb") as opened:
+    with _opened(file) as opened:
         size = os.fstat(opened.fileno()).st_size
-        length = int.from_bytes(opened.read(8), "little")
+        first = opened.read(8)
+        length = int.from_bytes(first, "little")
+        if first == _POINTER:
+            raise Corrupt(f"{file} is a pointer of git-lfs, of {size} bytes, not the weights: `git lfs pull` gets them")
         if size < 8 or length > min(_LONGEST_HEADER, size - 8):
             raise Corrupt(f"{file} is no safetensors file: {size} bytes, with a header said to have {length}")
         header = strict_json(opened.read(length), str(file))
@@ -78,6 +129,15 @@ def shard_tensors(file: Path) -> dict[str, ShardTensor]:
     found = dict(sorted(found.items(), key=lambda item: (item[1].at, item[1].nbytes)))
     _need_all_bytes_once(file, found, 8 + length, size)
     return found
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    try:
+        with file.open("rb") as opened:
+            yield opened
+    except OSError as error:
+        raise FlashFailed(f"reading {file} failed: {error}") from error
 
 
 def _tensor(file: Path, name: str, entry: Any, data: int, size: int) -> ShardTensor:

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openshelf.errors import BadInput, Mismatch, UnknownName
+from openshelf.errors import BadInput, Mismatch
 from openshelf.offload.capture.captured import Captured, Modules, modules_of, trained_of
 from openshelf.offload.program.call import View
 from openshelf.offload.program.torch import torch
 from openshelf.offload.weights.checkpoint import STEP, WEIGHT
-from openshelf.offload.weights.pack import pack_shards, pack_state
+from openshelf.offload.weights.pack import pack_state
 from openshelf.offload.weights.packed import Packed, is_packed
+from openshelf.offload.weights.safetensors import checkpoint_tensors, shard_files
+from openshelf.offload.weights.shards import pack_shards
 
 
 def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> Packed:
@@ -31,7 +33,7 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
         return packed_state(captured, state, folder)
     if not isinstance(source, str | Path):
         raise BadInput(f"weights come from the model or the path of a checkpoint, got {type(source).__name__}")
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.is_file() and is_packed(path):
         return _checked(captured, Packed.open(path))
     order: list[str] = []
@@ -41,10 +43,29 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
         if names and storage.index not in captured.values:
             order.append(names[0])
             tied |= dict.fromkeys(names[1:], names[0])
-    try:
-        return _checked(captured, pack_shards(path, order, tied=tied, folder=folder))
-    except UnknownName as error:
-        raise UnknownName(f"{path} is not of the model that was planned: {error}") from error
+    views = {name: captured.views[name] for name in order}
+    forms = {name: (str(view.dtype).removeprefix("torch."), tuple(view.shape)) for name, view in views.items()}
+    packed = pack_shards(path, order, tied=tied, folder=folder, published=captured.published, forms=forms)
+    return _checked(captured, packed)
+
+
+def need_weights(model: Any, source: Any = None) -> None:
+    """BadInput, before anything is planned, if there are no weights: in the model, or at the path `source`.
+
+    What is at the path is not compared with the model yet.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        if not (path.is_file() and is_packed(path)):
+            checkpoint_tensors(shard_files(path))
+        return
+    if source is not None or not hasattr(model, "named_parameters"):  # others say what is wrong with it
+        return
+    if empty := [name for name, one in model.named_parameters() if one.is_meta]:
+        raise BadInput(
+            f"the model has no weights: {empty[0]!r} and {len(empty) - 1} others are on the meta device. Load it with "
+            "its weights, or give a checkpoint's path: decode(weights=), buckets(weights=), or plan() and its load()"
+        )
 
 
 def state_of(model: Any) -> dict[str, Any]:

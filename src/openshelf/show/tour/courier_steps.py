@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import socket
 import time
@@ -10,6 +9,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+
+from openshelf.show.tour.workers import start
 
 STEPS = ("copy", "pack", "send", "unpack", "write")
 
@@ -22,7 +23,7 @@ def _receive_exactly(peer: socket.socket, size: int) -> bytearray:
     return buffer
 
 
-def _receiver(peer: socket.socket, back: Connection, nbytes: int) -> None:
+def _receiver(peer: socket.socket, nbytes: int, back: Connection) -> None:
     target = np.empty(nbytes, np.uint8)
     target[:] = 0  # its pages exist, as the sender's do
     back.send("ready")
@@ -38,13 +39,9 @@ def _receiver(peer: socket.socket, back: Connection, nbytes: int) -> None:
 
 def courier(array: np.ndarray[Any, Any]) -> dict[str, float]:
     """Seconds per step of sending `array` over a socket into another process's memory."""
-    context = multiprocessing.get_context("spawn")
     ours, theirs = socket.socketpair()
-    front, back = context.Pipe()
-    process = context.Process(target=_receiver, args=(theirs, back, array.nbytes))
-    process.start()
+    process, front = start(_receiver, theirs, array.nbytes)
     theirs.close()
-    back.close()
     try:
         front.recv()
         started = time.monotonic()
@@ -58,6 +55,7 @@ def courier(array: np.ndarray[Any, Any]) -> dict[str, float]:
         if first != float(array.ravel()[0]):
             raise AssertionError("the courier lost the array")
     finally:
+        process.kill()
         process.join()
         ours.close()
     # monotonic clocks are one clock on a host

@@ -17,6 +17,7 @@ from openshelf.errors import NotPermitted
 from openshelf.show.times import format_time
 from openshelf.show.tour.orders import Line
 from openshelf.show.tour.two_hosts import Host, TwoHosts, in_namespaces, on_loopback
+from openshelf.show.tour.workers import calm
 
 CYCLES = 50
 WIDTH = 24  # of the longest bar
@@ -46,7 +47,8 @@ def _two_hosts(home: Path) -> Iterator[tuple[TwoHosts, str]]:
 
 def _process(host: Host, path: Path) -> Line:
     command = [*host.enter, sys.executable, "-m", "openshelf.show.tour.hosts_process", str(path)]
-    return Line(path).run(command, host.environment)
+    with calm():
+        return Line(path).run(command, host.environment)
 
 
 def hosts_chapter(console: Console) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from openshelf.errors import NotPermitted
 from openshelf.show.tour.bare import serve_bare, time_bare
 from openshelf.show.tour.orders import obey
-from openshelf.space import Space
+from openshelf.space import Array, Space
 
 UNIT = 64 << 10
 SPIN_US = 200
@@ -20,6 +20,7 @@ SPIN_US = 200
 
 class _Process:
     space: Space
+    unit: Array
     view: np.ndarray[Any, Any] | None
     bare: socket.socket
 
@@ -62,7 +63,7 @@ class _Process:
         return time.perf_counter() - started
 
     def state(self) -> str:
-        return self.unit.state
+        return str(self.unit.state)
 
     def serve(self, ip: str) -> int:
         return serve_bare(ip, np.ones(UNIT, np.uint8))

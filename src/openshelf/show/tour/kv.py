@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from multiprocessing.connection import Connection
@@ -15,6 +14,7 @@ from rich.table import Table
 from openshelf.kv import KVPool, Layout
 from openshelf.show.times import format_time
 from openshelf.show.tour.model import HEAD_DIM, HEADS, LAYERS, VOCABULARY, Model
+from openshelf.show.tour.workers import start
 from openshelf.space import Space, format_size
 
 WORKERS = 4
@@ -58,11 +58,7 @@ class _Worker:
     """A process with a model of its own."""
 
     def __init__(self, name: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_worker, args=(name, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = start(_worker, name)
 
     def ready(self) -> _Worker:
         self._pipe.recv()

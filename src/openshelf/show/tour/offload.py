@@ -12,6 +12,8 @@ from openshelf.show.times import format_time
 from openshelf.show.tour.power_cut import disk_directory
 from openshelf.space import format_size
 
+_HOW = "In a checkout, `make tour` without LIGHT=1 brings PyTorch. Then: openshelf tour --chapter offload"
+
 
 def offload_chapter(console: Console) -> dict[str, Any]:
     console.rule("[bold]A model larger than its memory")
@@ -19,6 +21,7 @@ def offload_chapter(console: Console) -> dict[str, Any]:
         from openshelf.show.tour.offload_run import Trial
     except MissingExtra as error:
         console.print(f"Left out: {error}", markup=False, highlight=False)
+        console.print(_HOW, markup=False, highlight=False)
         return {"skipped": str(error)}
     with disk_directory() as directory, console.status("measuring the disk") as status:
         trial = Trial(directory)

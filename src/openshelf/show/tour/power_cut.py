@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import numpy as np
 
 from openshelf._files import mount_of
 from openshelf.errors import NoRoom
+from openshelf.show.tour.workers import start
 from openshelf.space import Space, format_size, spaces, tiers_of
 
 _DRAM, _FLASH, _BYTES = "64MiB", "256MiB", 48 << 20
@@ -60,11 +60,7 @@ def _worker(name: str, flash: str, pipe: Connection) -> None:
 def power_cut(name: str, directory: Path) -> dict[str, Any]:
     """What is there afterwards. The space is gone in the end."""
     flash = f"{directory / 'durable'}:{_FLASH}"
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_worker, args=(name, flash, theirs), daemon=True)
-    process.start()
-    theirs.close()
+    process, ours = start(_worker, name, flash)
     try:
         flush_s = ours.recv()
         ours.recv()

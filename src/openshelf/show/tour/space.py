@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from openshelf.show.times import format_time
 from openshelf.show.tour.courier_steps import STEPS, courier
+from openshelf.show.tour.workers import start
 from openshelf.space import Space, format_size
 
 ROWS = 2048  # of 4096 float32: 32 MiB
@@ -65,8 +66,7 @@ def _kill_inside_put(space: Space, process: Any) -> int:
 def space_chapter(console: Console) -> dict[str, Any]:
     console.rule("[bold]One address space on one host")
     name = f"tour-{os.getpid()}"
-    context = multiprocessing.get_context("spawn")
-    processes = []
+    processes: list[BaseProcess] = []
     made = Space.create(name, dram="2GiB")
     try:
         with made as space, console.status("four processes share an array and a counter"):
@@ -75,11 +75,9 @@ def space_chapter(console: Console) -> dict[str, Any]:
             space.zeros("busy", (), "int64")
             pipes, reports = [], []
             for number in range(WORKERS):
-                ours, theirs = context.Pipe()
-                processes.append(context.Process(target=_worker, args=(name, number, theirs)))
-                processes[-1].start()
-                theirs.close()
-                pipes.append(ours)
+                process, pipe = start(_worker, name, number)
+                processes.append(process)
+                pipes.append(pipe)
             reports = [pipe.recv() for pipe in pipes]
             puts = _kill_inside_put(space, processes[-1])
             counted = space.counter("steps").value
@@ -88,13 +86,14 @@ def space_chapter(console: Console) -> dict[str, Any]:
             del survivor
             stored = [float(space["weights"].numpy()[row, 0]) for row in range(WORKERS)]
             check = space.check()
-            for pipe in pipes[:-1]:
+            for process, pipe in zip(processes[:-1], pipes[:-1], strict=True):
                 pipe.send("done")
+                process.join(5)
             steps = courier(space["weights"].numpy())
     finally:
         for process in processes:
-            process.join(5 if process is not processes[-1] else 0)
             process.kill()
+            process.join()
         Space.remove(name)
 
     same = len({report["address"] for report in reports}) == 1

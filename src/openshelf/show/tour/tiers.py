@@ -16,6 +16,7 @@ from rich.table import Table
 from openshelf.show.tiers import tier_bar
 from openshelf.show.times import format_time
 from openshelf.show.tour.power_cut import disk_directory, power_cut
+from openshelf.show.tour.workers import result_of
 from openshelf.space import Array, Space, format_size, tiers_of
 
 DRAM, FLASH = "128MiB", "512MiB"
@@ -63,14 +64,16 @@ def _run(space: Space, layers: Array, ahead: int) -> tuple[float, float]:
     return spent, waited + space.describe()["tiers"]["exposed_wait_s"] - before
 
 
-def _network(space: Space, layers: Array) -> dict[str, tuple[float, float]]:
+def _network(name: str) -> dict[str, tuple[float, float]]:
     """The same run: all in dram; from flash, by touching; from flash, with prefetches."""
-    network = layers[:USED]
     runs: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(ROUNDS):  # in turn: what else the machine does befalls all alike
-        for what, ahead in (("in dram", 0), ("on flash, touched", 0), ("on flash, prefetched", 4)):
-            (network.demote() if "flash" in what else network.prefetch()).wait()
-            runs.setdefault(what, []).append(_run(space, layers, ahead))
+    with Space.open(name) as space:
+        layers = space["layers"]
+        network = layers[:USED]
+        for _ in range(ROUNDS):  # in turn: what else the machine does befalls all alike
+            for what, ahead in (("in dram", 0), ("on flash, touched", 0), ("on flash, prefetched", 4)):
+                (network.demote() if "flash" in what else network.prefetch()).wait()
+                runs.setdefault(what, []).append(_run(space, layers, ahead))
     return {what: min(those) for what, those in runs.items()}
 
 
@@ -105,7 +108,7 @@ def _larger_than_memory(name: str, directory: Path, status: Status) -> dict[str,
         found["read_s"] = time.perf_counter() - started
         status.update("running a network whose layers are on flash")
         found["first_touch_s"] = _first_touch(layers)
-        found["network"] = _network(space, layers)
+        found["network"] = result_of(_network, name)
         status.update("streaming past a pin")
         with layers[0].pin():
             for number in range(USED, LAYERS):

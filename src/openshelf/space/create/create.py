@@ -6,39 +6,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openshelf import _core
+from openshelf import _core, _files
 from openshelf._sizes import format_size, parse_size, whole
 from openshelf.errors import AddressOccupied, BadInput, Mismatch, NameTaken
 from openshelf.space.create import registry
+from openshelf.space.create.backing import SMALL_PAGE, backing_path, new_backing, page_size_of
 from openshelf.space.create.flash import Flash, durable_at, parse_flash
 from openshelf.space.create.shard import Shard
 
 _GRAIN = 64 << 10  # room is made of these, or of larger pages
-
-
-def _backing_file(root: Path, name: str, size: int, backing: str | os.PathLike[str]) -> Path:
-    """The file or device to keep the data in: a new file, or a DAX device, and nothing else."""
-    path = _backing_path(name, backing)
-    if registry.is_dax(path):
-        return path
-    if path.exists() or path.is_symlink():
-        raise NameTaken(f"the backing {path} exists already; give a directory, a new file, or a /dev/dax device")
-    if not path.parent.is_dir():
-        raise BadInput(f"the backing {path} cannot be made: there is no directory {path.parent}")
-    registry.check_room(path.parent, size)
-    return path
-
-
-def _backing_path(name: str, backing: str | os.PathLike[str]) -> Path:
-    """Without links on the way to it: one that is met later is new."""
-    if "\0" in os.fspath(backing):
-        raise BadInput(f"{backing!r} is not a path")
-    path = Path(backing).absolute()
-    if registry.is_dax(path):
-        return path.resolve()
-    if path.is_dir():
-        path = path / f"openshelf-{os.getuid()}-{name}.data"
-    return path.parent.resolve() / path.name
 
 
 def check_base(root: Path, base: int, span: int, besides: str = "") -> int:
@@ -64,11 +40,14 @@ def make(
     reserve: str | int | None,
     shard: Shard | None = None,
     flash: Flash | None = None,
+    temporary: bool = False,
 ) -> None:
     """Makes the directory of a space, or of one host's part of it, whole or not at all. Under the registry's lock."""
-    data = None if backing is None else _backing_file(root, name, size, backing)
+    data = None if backing is None else new_backing(name, size, backing, flash is not None)
     device = data is not None and registry.is_dax(data)
-    page_size = 4096 if data is None else registry.page_size_of(data)
+    page_size = SMALL_PAGE if data is None else page_size_of(data)
+    if base is not None and data is not None and whole(base, "base") % page_size:
+        raise BadInput(f"base {base:#x} does not begin a page of {data}, whose pages have {format_size(page_size)}")
     registry.check_room(root, (size if data is None else 0) + (4 << 20))
     size = flash.nbytes if flash else size
     if flash and flash.durable and durable_at(flash.paths[0]):
@@ -93,6 +72,8 @@ def make(
         directory.mkdir(mode=0o700)
         if shard:
             shard.write(directory)
+        if temporary:
+            _files.write_own(directory / registry.TEMPORARY, b"")
         if data is not None and not device:
             link.symlink_to(data)
         mode = 0o660 if group else 0o600
@@ -114,6 +95,7 @@ def make(
         except AddressOccupied as error:
             occupied = error
             registry.clear_debris(root)
+            registry.check_address_limit(span)
             continue
         except BaseException:
             registry.clear_debris(root)
@@ -135,6 +117,7 @@ def check_same(
     reserve: str | int | None,
     flash: str | Sequence[str] | None,
     durable: bool,
+    temporary: bool,
 ) -> None:
     """Mismatch if the space at `path`, which has room for `nbytes`, was made with others than are given."""
     there = registry.header(path)
@@ -157,10 +140,12 @@ def check_same(
         compare("flash", asked.paths, tiers["files"] if tiers else "none")
         if tiers and asked.paths == tiers["files"]:
             compare("the capacity of flash", format_size(asked.nbytes), format_size(int(tiers["capacity"])))
+    if temporary:
+        compare("temporary", True, registry.is_temporary(path))
     if durable:
         compare("durable", True, bool(tiers and tiers["durable"]))
     if backing is not None:
-        compare("backing", str(_backing_path(path.name, backing)), there.backing)
+        compare("backing", str(backing_path(path.name, backing)), there.backing)
     if group is not None:
         compare("group", registry.group_number(group), path.stat().st_gid if path.stat().st_mode & 0o050 else "none")
     if base is not None:
@@ -197,7 +182,7 @@ def restore(
             f"{format_size(_span(parse_size(reserve)))}"
         )
     check_base(root, first, span)
-    data = None if backing is None else _backing_file(root, name, units * _core.UNIT, backing)
+    data = None if backing is None else new_backing(name, units * _core.UNIT, backing, True)
     directory = root / f".new-{os.getpid()}-{name}"
     directory.mkdir(mode=0o700)
     if data is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openshelf import _core
+from openshelf._files import given_path
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import BadInput, Corrupt, NoRoom
 
@@ -40,15 +41,15 @@ class Flash(NamedTuple):
 
 def parse_flash(flash: str | Sequence[str], name: str, dram: int, durable: bool, check_room: bool = True) -> Flash:
     """`"/path/file:64GiB"`, or several of those."""
-    texts = [flash] if isinstance(flash, str) else list(flash)
+    texts = list(flash) if isinstance(flash, Sequence) and not isinstance(flash, str | bytes) else [flash]
     if not 1 <= len(texts) <= _MOST_FILES:
         raise BadInput(f"flash is 1 to {_MOST_FILES} files, got {len(texts)}")
     paths, sizes = [], set()
     for number, text in enumerate(texts):
-        where, colon, size = os.fspath(text).rpartition(":")
-        if not colon or not where or "\0" in where:
+        where, colon, size = str(text).rpartition(":")
+        if not isinstance(text, str | os.PathLike) or not colon or not where or "\0" in where:
             raise BadInput(f"flash={text!r}: expected PATH:SIZE, such as '/var/tmp/shelf:64GiB'")
-        path = Path(where).absolute()
+        path = given_path(where, "flash")
         try:
             if path.is_dir():
                 path = path / f"openshelf-{os.getuid()}-{name}-{number}.flash"

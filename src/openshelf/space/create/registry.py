@@ -12,6 +12,7 @@ import fcntl
 import grp
 import os
 import re
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from openshelf.space.create.shard import range_of
 FIRST_BASE = 0x2000_0000_0000  # 32 TiB; up to 48 TiB no loader, stack or heap is met
 LAST_BASE = 0x3000_0000_0000
 GRAIN = 128 << 30
+TEMPORARY = "temporary"  # a file that says so
+DAX_DEVICES = Path("/sys/bus/dax/devices")  # what the kernel says of them
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _SHARD = re.compile(rf"{_NAME.pattern}@[^@/\\s]+:[0-9]{{1,5}}")  # one host's part of a space of several
 _SHM_ADVICE = "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory"
@@ -53,11 +56,20 @@ def root(create: bool = False) -> Path:
     return path
 
 
-def _open_root(create: bool) -> tuple[Path, int | None]:
-    path = Path(os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.geteuid()}")
+def _open_root(create: bool, path: Path | None = None) -> tuple[Path, int | None]:
+    if path is None:
+        chosen = os.environ.get("OPENSHELF_DIR") or f"/dev/shm/openshelf-{os.geteuid()}"
+        path = _files.given_path(chosen, "OPENSHELF_DIR")
     if create:
-        with contextlib.suppress(FileExistsError):
+        try:
             path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise NotPermitted(
+                f"the directory for spaces, {path}, cannot be made: {error.strerror}; make it, or set OPENSHELF_DIR to "
+                "a directory in memory that is yours and can be written"
+            ) from None
     try:
         return path, _files.open_folder(path)
     except FileNotFoundError:
@@ -67,17 +79,17 @@ def _open_root(create: bool) -> tuple[Path, int | None]:
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[Path]:
-    """The root, locked against other makers and removers of spaces."""
-    path, folder = _open_root(create=True)
+def locked(root: Path | None = None) -> Iterator[Path]:
+    """The root, this user's or a given one, locked against other makers and removers of spaces."""
+    path, folder = _open_root(create=True, path=root)
     assert folder is not None
     try:
         handle = _files.open_own(".lock", os.O_RDWR | os.O_CREAT, folder=folder)
     except NotPermitted as error:
         raise NotPermitted(f"in {path}: {error}") from None
-    except PermissionError:
+    except OSError as error:
         raise NotPermitted(
-            f"user {os.geteuid()} may not write {path}; set OPENSHELF_DIR to a directory of yours"
+            f"user {os.geteuid()} may not write {path} ({error.strerror}); set OPENSHELF_DIR to a directory of yours"
         ) from None
     finally:
         os.close(folder)
@@ -89,8 +101,14 @@ def locked() -> Iterator[Path]:
 
 
 def check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(_text(name)):
         raise BadInput(f"{name!r} is not a name for a space; expected 1 to 64 letters, digits, '_', '-', '.'")
+    return name
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise BadInput(f"the name of a space is text, got {name!r}")
     return name
 
 
@@ -111,12 +129,21 @@ def url_of(shard: str) -> str | None:
     return f"openshelf://{host}/{space}"
 
 
-def find(name: str) -> Path:
+def find(name: str | os.PathLike[str]) -> Path:
     """The directory of a space given by name, or by path for one that another user shares."""
-    if url := url_of(Path(name).name):
+    by_path = isinstance(name, os.PathLike) or (isinstance(name, str) and ("/" in name or name.startswith("~")))
+    path = _files.given_path(name, "a space") if by_path else Path(_text(name))
+    if url := url_of(path.name):
         raise BadInput(f"{name!r} is one host's part of a space of several hosts: use its URL, {url}")
-    # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
-    return find_directory(name, Path(name).resolve() if "/" in name else root() / check_name(name))
+    if not by_path:
+        return find_directory(str(path), root() / check_name(str(name)))
+    try:
+        # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
+        return find_directory(str(name), path.resolve())
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, OpenshelfError):
+            raise
+        raise BadInput(f"{name!r} is no path to a space: {error}") from None
 
 
 def find_directory(name: str, path: Path) -> Path:
@@ -140,6 +167,15 @@ def header(path: Path) -> Header:
     return Header(*_core.read_header(str(path)))
 
 
+def sizes(path: Path, there: Header) -> dict[str, int]:
+    """`bytes` that a space has room for, and `memory_bytes` that its files take now."""
+    data, device, memory = path / there.backing, is_dax(path / there.backing), 0  # the data may be elsewhere
+    for file in {*path.iterdir()} | (set() if device else {data}):
+        with contextlib.suppress(FileNotFoundError):  # a keeper has just ended
+            memory += file.lstat().st_blocks * 512
+    return {"bytes": there.made if device else data.stat().st_size, "memory_bytes": memory}
+
+
 def free_bases(path: Path, reserve: int) -> Iterator[int]:
     """Bases that no space of this user has, lowest first."""
     taken = taken_ranges(path)
@@ -149,19 +185,23 @@ def free_bases(path: Path, reserve: int) -> Iterator[int]:
 
 
 def clear_debris(path: Path) -> None:
-    """What a killed maker or remover left. Under the registry's lock."""
+    """What a killed maker, remover or last user left. Under the registry's lock."""
     for entry in path.iterdir():
         if entry.name.startswith(".gone-"):
             _finish(entry)
         elif entry.name.startswith(".new-"):
             _erase(entry)
+        elif is_temporary(entry):
+            with contextlib.suppress(OpenshelfError):  # a damaged one, or one with a user's file in it, stays
+                if _core.live_members(str(entry)) == 0:
+                    dispose(entry)
     for link in path.glob(".backing-*"):
         if not (path / link.name.removeprefix(".backing-")).exists():
             drop_backing(link)
 
 
 _FILES = re.compile(
-    "control|members|data|backing|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
+    "control|members|data|backing|temporary|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
     "|tiers|keeper[.](lock|sock|log|start)"  # of a flash tier
 )
 
@@ -175,6 +215,10 @@ def _erase(directory: Path) -> None:
         if "tiers" in inside:
             with contextlib.suppress(OpenshelfError):  # a damaged file names no others
                 _core.remove_flash(f"/proc/self/fd/{folder}", directory.name.startswith(".new-"))
+        if "backing" in inside:
+            # A damaged space, or one whose device or file is gone, frees nothing: its label is found to be old later.
+            with contextlib.suppress(OpenshelfError):
+                _core.release_device(f"/proc/self/fd/{folder}")
         for name in inside:
             if _FILES.fullmatch(name):
                 with contextlib.suppress(FileNotFoundError):
@@ -183,6 +227,11 @@ def _erase(directory: Path) -> None:
         os.close(folder)
     with contextlib.suppress(OSError):  # something of a user's is in it: that stays
         directory.rmdir()
+
+
+def is_temporary(directory: Path) -> bool:
+    """Whether a space goes with its last user."""
+    return (directory / TEMPORARY).exists()
 
 
 def backing_link(path: Path, name: str) -> Path:
@@ -233,24 +282,27 @@ def check_room(path: Path, wanted: int) -> None:
         )
 
 
+def check_address_limit(span: int) -> None:
+    """NoRoom if a space that found no addresses met this process's own limit, and not another mapping."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit != resource.RLIM_INFINITY and used + span > limit:
+        raise NoRoom(
+            f"this process may have {format_size(limit)} of addresses (ulimit -v) and has {format_size(used)}, and the "
+            f"space reserves {format_size(span)}: raise that limit, or make the space with a smaller reserve= "
+            f"(at least {format_size(_core.SMALLEST_RESERVE)})"
+        )
+
+
 def is_dax(path: Path) -> bool:
-    return path.is_char_device() and Path(f"/sys/bus/dax/devices/{path.name}").exists()
-
-
-def page_size_of(path: Path) -> int:
-    """The page size that a backing is made of."""
-    if is_dax(path):
-        align = Path(f"/sys/bus/dax/devices/{path.name}/align")
-        return int(align.read_text()) if align.exists() else 2 << 20
-    where = path if path.exists() else path.parent
-    return os.statvfs(where).f_bsize if _files.mount_of(where)[0] == "hugetlbfs" else 4096
+    return path.is_char_device() and (DAX_DEVICES / path.name).exists()
 
 
 def group_number(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise BadInput(f"there is no group {group!r} on this host") from error
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(f"there is no group {group!r} on this host") from None
 
 
 def share_with(group: str, directory: Path, files: list[Path]) -> None:

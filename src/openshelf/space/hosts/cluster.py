@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,16 @@ from openshelf.space.native import Listed, Maker, Native
 class Cluster:
     """All parts of a space, seen from one host."""
 
-    def __init__(self, shard: Shard, core: _core.Core, peers: Peers, attachment: _core.Attachment) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        core: _core.Core,
+        peers: Peers,
+        attachment: _core.Attachment,
+        hosts_file: Path | None = None,
+    ) -> None:
         self.shard, self.core, self.peers, self.attachment = shard, core, peers, attachment
+        self.hosts_file = hosts_file
         self._claims = Claims()
 
     # Hosts

@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,7 @@ def default_path() -> Path:
 
 def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
     """Reads and checks the file; NotPermitted if anybody else could read it, BadInput with line and reason."""
-    where = Path(path) if path is not None else default_path()
-    where = where.expanduser().absolute()
+    where = _files.given_path(path if path is not None else default_path(), "hosts")
     text = _private_bytes(where)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -208,12 +207,14 @@ def own_number(listed: Hosts, named: str | None = None) -> int:
 
 def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
     """Writes a file with a new random key, readable by its owner only. NameTaken if there is one."""
+    if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
+        raise BadInput(f"expected a list of HOST:PORT, got {hosts!r}")
     names = [host_port(host) for host in hosts]
     if not 1 <= len(names) <= MOST_HOSTS:
         raise BadInput(f"expected 1 to {MOST_HOSTS} hosts, got {len(names)}")
     if len(set(names)) != len(names):
         raise BadInput(f"a host is in the list twice: {', '.join(names)}")
-    where = Path(path).expanduser().absolute()
+    where = _files.given_path(path, "a hosts file")
     listed = "".join(f'  - "{name}"\n' for name in names)
     text = f"key: {secrets.token_hex(32)}\nhosts:\n{listed}"
     try:

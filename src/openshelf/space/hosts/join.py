@@ -12,6 +12,7 @@ from pathlib import Path
 from openshelf import _core
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import (
+    AddressOccupied,
     BadInput,
     Corrupt,
     HostLost,
@@ -21,6 +22,7 @@ from openshelf.errors import (
     Refused,
     WrongVersion,
 )
+from openshelf.space import faults
 from openshelf.space.create import registry
 from openshelf.space.create.create import check_base, make
 from openshelf.space.create.shard import Shard, read_shard
@@ -61,7 +63,11 @@ def join(
         root, shard = _ensure_shard(url, listed, own, room, unit)
         directory = root / shard.directory
         status = directory.stat()
-        core = _core.Core.open(str(directory), read_only, registry.boot_id())
+        try:
+            core = _core.Core.open(str(directory), read_only, registry.boot_id())
+        except AddressOccupied:
+            registry.check_address_limit(shard.reserve)
+            raise
         cluster = _open.get((status.st_dev, status.st_ino))
         if cluster is None or cluster.core is not core:
             cluster = _join(root, directory, core, shard, listed, read_only)
@@ -162,9 +168,14 @@ def _grow(directory: Path, room: int) -> None:
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
     there = _prove(listed, shard)
     keeper = start_keeper.of_host(root, listed, shard.own)
+    faults.wanted()  # checked before a keeper takes it over
     attachment = start_keeper.meet(
         keeper, lambda sock: _core.attach(core, sock, list(shard.hosts), shard.own, shard.unit, keeper.command)
     )
+    if attachment.faults == "none":
+        faults.tell_none(
+            "views of other hosts' arrays do not work here; space.get, space.put, atomics, locks and channels do"
+        )
     peers = []
     for number, host in enumerate(shard.hosts):
         if number != shard.own:
@@ -177,7 +188,7 @@ def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: H
             peers.append(Peer(number, host, remote))
             if number in there:
                 _check_list(peers[-1])
-    return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment)
+    return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment, listed.path)
 
 
 def _prove(listed: Hosts, shard: Shard) -> set[int]:

@@ -20,16 +20,18 @@ _FRESH_S = 0.05  # how old what the keeper said may be
 class Peer:
     """Another host, and whether it was there when last asked."""
 
-    __slots__ = ("again_at", "host", "missing", "number", "remote")
+    __slots__ = ("again_at", "host", "missing", "number", "remote", "unopened")
 
     def __init__(self, number: int, host: str, remote: _core.Remote) -> None:
         self.number, self.host, self.remote = number, host, remote
         self.missing = False
+        self.unopened = False  # it answered, and said that nobody there has opened the space
         self.again_at = 0.0
 
     def ask(self, call: Callable[[_core.Remote], T]) -> T:
         """The answer, or HostLost, which is remembered."""
         start = time.monotonic()
+        self.unopened = False
         try:
             answer = call(self.remote)
         except HostLost:
@@ -37,6 +39,7 @@ class Peer:
             raise
         except UnknownName as error:  # it is up, but nobody there has opened the space
             self.miss(0.0)
+            self.unopened = True
             raise HostLost(f"{self.host} has not joined the space: {error}", self.host) from None
         self.missing, self.again_at = False, 0.0
         return answer

@@ -27,6 +27,8 @@ _HELLO = re.compile(
     r"^.* keeper of .*, process [0-9]+, spaces in .*$", re.MULTILINE
 )  # what every keeper of a host says
 _TAKEN = "another keeper of"
+_FAILED = "the keeper ended: "  # what one says that ends by itself: see _keeper.py
+_MOST_STARTS = 5  # of keepers that are killed, one after the other
 _T = TypeVar("_T")
 
 
@@ -134,11 +136,17 @@ def ensure(keeper: Keeper) -> Path:
 def meet(keeper: Keeper, attach: Callable[[str], _T]) -> _T:
     """Attaches to the running keeper, by its socket; to the next one if that ends while it is started or asked."""
     deadline = time.monotonic() + _MEET_S
+    met = 0
     while True:
+        met += 1
         try:
             return attach(str(ensure(keeper)))
         except OpenshelfError as error:
-            if type(error) not in (HostLost, OpenshelfError) or time.monotonic() > deadline:
+            if type(error) not in (HostLost, OpenshelfError):
+                raise
+            # Time is up for one that does not answer. One that ended was not waited for, however slow the machine is.
+            ended = isinstance(error, HostLost) and not answers(keeper.socket)
+            if time.monotonic() > deadline and not (ended and met < _MOST_STARTS):
                 raise
 
 
@@ -149,33 +157,49 @@ def _runs(process: int) -> bool:
         return False
 
 
+class _Ended(NamedTuple):
+    """How a keeper that was started is not there."""
+
+    why: str  # what it, or the log, said
+    killed: bool  # it ended without a word of its own: a signal
+
+
 def _start(keeper: Keeper) -> None:
-    deadline = time.monotonic() + _START_S
-    while (why := _started(keeper, deadline)) is not None:
-        # One that said nothing was killed. One that found another comes behind that, which answers soon.
-        if time.monotonic() > deadline or (why and _TAKEN not in why):
+    """Starts keepers until one answers. One that is killed meanwhile is followed by the next, a few times."""
+    deadline, killed = time.monotonic() + _START_S, 0
+    while (ended := _started(keeper, deadline)) is not None:
+        killed += ended.killed
+        if ended.killed and killed < _MOST_STARTS:
+            deadline = time.monotonic() + _START_S
+        elif time.monotonic() > deadline or _TAKEN not in ended.why:  # one that found another: that one answers soon
+            often = f", {killed} times: it was killed each time, or crashed" if ended.killed else ""
             raise OpenshelfError(
-                f"the keeper of {keeper.label} did not start; {keeper.log} says: {why or 'nothing'}. "
+                f"the keeper of {keeper.label} did not start{often}; {keeper.log} says: {ended.why or 'nothing'}. "
                 f"In the foreground: {' '.join(keeper.command).split(' --linger')[0]}"
             )
         time.sleep(0.01)
 
 
-def _started(keeper: Keeper, deadline: float) -> str | None:
-    """None if a keeper answers, else what the one that was started said before it ended."""
+def _started(keeper: Keeper, deadline: float) -> _Ended | None:
+    """None if a keeper answers, else how the one that was started ended, or that it does not answer."""
     log = keeper.log
     before = log.stat().st_size if log.exists() else 0
     # Only the first of its two processes is waited for: the keeper is nobody's child.
-    done = subprocess.run([*keeper.command, "--tell"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
-    while done.returncode == 0 and time.monotonic() < deadline:
-        there = _runs(int(done.stdout))
+    try:
+        done = subprocess.run(
+            [*keeper.command, "--tell"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S
+        )
+    except subprocess.TimeoutExpired:
+        return _Ended(f"nothing: its first process did not end within {_START_S} s", killed=False)
+    running = done.returncode == 0
+    while running and time.monotonic() < deadline:
+        running = _runs(int(done.stdout))  # before it is asked: it may answer and end
         if answers(keeper.socket):
             return None
-        if not there:
-            break
         time.sleep(0.002)
     if said := done.stderr.decode(errors="replace").strip():
-        return said
+        return _Ended(said, killed=False)
     text = _files.read_own(log) if log.exists() else b""
     fresh = text[before:] if len(text) >= before else text  # it begins a new one when it has become long
-    return _HELLO.sub("", fresh.decode(errors="replace")).strip()[-2000:]
+    told = _HELLO.sub("", fresh.decode(errors="replace")).strip()[-2000:]
+    return _Ended(told, killed=not running and _FAILED not in told)

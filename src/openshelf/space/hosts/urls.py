@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from openshelf.errors import BadInput
 from openshelf.space.create import registry
@@ -55,7 +55,7 @@ def host_port(text: str) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def is_url(name: object) -> bool:
+def is_url(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and name.startswith(SCHEME)
 
 

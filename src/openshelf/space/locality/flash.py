@@ -10,13 +10,13 @@ from typing import Any
 from openshelf import _core
 from openshelf._sizes import whole
 from openshelf.errors import BadInput, Closed, NotPermitted, OpenshelfError
+from openshelf.space import faults
 from openshelf.space.copies import Ranges
 from openshelf.space.create import registry
 from openshelf.space.hosts import start_keeper
 from openshelf.space.locality.local import NO_FLASH, OneHost
 from openshelf.space.transfer import Asked, Pinned, Transfer
 
-FAULTS = "OPENSHELF_FAULTS"  # "off": as where userfaultfd is not permitted
 _MOST = 1_000_000  # of a priority, either way
 
 
@@ -33,10 +33,10 @@ def attach(core: _core.Core) -> None:
             f"{os.geteuid()}, can open it"
         )
     keeper = start_keeper.of_space(directory)
-    choice = os.environ.get(FAULTS) or "on"
-    if choice not in ("on", "off"):
-        raise BadInput(f"{FAULTS}={choice!r}: expected 'on' or 'off'")
-    start_keeper.meet(keeper, lambda sock: _core.attach_tiers(core, sock, keeper.command, choice == "on"))
+    wanted = faults.wanted()
+    tiers = start_keeper.meet(keeper, lambda sock: _core.attach_tiers(core, sock, keeper.command, wanted))
+    if wanted and tiers.faults == "none":
+        faults.tell_none("views of arrays hold their bytes in dram, and a touch brings nothing back from flash")
 
 
 def tiers_of(name: str | None = None) -> dict[str, dict[str, Any]]:
@@ -97,7 +97,7 @@ class WithFlash(OneHost):
         return Transfer("prefetch", ranges.nbytes, parts, ranges.kept)
 
     def demote(self, address: int, nbytes: int, tier: str, priority: int) -> Transfer:
-        if tier != "flash":
+        if not isinstance(tier, str) or tier != "flash":
             raise BadInput(f"demote({tier!r}): bytes in dram can be demoted to 'flash'")
         return Transfer("demote", nbytes, self._ask(_core.Want.DEMOTE, address, nbytes, priority))
 

@@ -154,9 +154,10 @@ class SeveralHosts(Locality):
                 start = time.perf_counter()
                 stats = peer.ask(lambda remote: remote.stats())
                 one["round_trip_us"] = one["round_trip_us"] or (time.perf_counter() - start) * 1e6
-            one.update(up=True, bytes=stats["bytes"], free=stats["free"])
+            one.update(up=True, state="up", bytes=stats["bytes"], free=stats["free"])
         except HostLost:
-            one["up"] = False
+            unopened = number != shard.own and self._cluster.peer_of(number).unopened
+            one.update(up=False, state="unopened" if unopened else "down")
         return one
 
 

@@ -94,6 +94,7 @@ class OneHost(Locality):
                 "number": 0,
                 "up": True,
                 "own": True,
+                "state": "up",
                 "bytes": stats["bytes"],
                 "free": stats["free"],
                 "round_trip_us": 0.0,

@@ -62,27 +62,35 @@ TESTS = {
 }  # fmt: skip
 
 
+with_older_kernels = pytest.mark.parametrize("peers", [None, "6.1"], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def peers(network: Network) -> Iterator[list[NurseryPeer]]:
-    """Two processes on each of three hosts; the first three are on different ones."""
-    with Cluster(3, network) as cluster:
+def peers(request: pytest.FixtureRequest, network: Network) -> Iterator[list[NurseryPeer]]:
+    """Two processes on each of three hosts; the first three are on different ones. `param`: an older kernel."""
+    older: str | None = getattr(request, "param", None)
+    with Cluster(3, network, {"OPENSHELF_FAULTS": older} if older else None) as cluster:
         made = [cluster[number % 3].peer() for number in range(6)]
         for number, peer in enumerate(made):
             peer.call(there.begin, cluster[number % 3].url(), number % 3, number < 3)
         yield made
 
 
+@with_older_kernels
 @pytest.mark.parametrize("name", TESTS)
 def test_no_outcome_that_one_memory_could_not_give(peers: list[NurseryPeer], name: str) -> None:
     litmus, number = TESTS[name], list(TESTS).index(name)
     # In halves: variables with different homes, then in one unit of a home that is, mostly, neither process's.
     halves: list[dict[str, tuple[int, float]]] = [{"x": (0, 0), "y": (1, 1)}, {"x": (2, 2), "y": (2, 2.5)}]
+    raced = False
     for half, places in enumerate(halves):
         first = number * ROUNDS // 2
         outcomes = _run(peers, litmus, places, first, ROUNDS // 2, seed=10 * number + half)
         bad = [outcome for outcome in outcomes if litmus.forbidden(list(outcome))]
         assert not bad, f"{len(bad)} of {len(outcomes)} rounds of {name!r} ended in {bad[0]}"
-        assert len(outcomes) > 1, f"nothing raced: {outcomes}"
+        raced |= len(outcomes) > 1
+    if not raced:  # each process had a core for all of its rounds, on a machine with much else to do
+        pytest.skip("nothing raced: all rounds ended alike")
 
 
 def _run(
@@ -141,6 +149,7 @@ def test_plain_additions_under_a_lock_are_all_counted(peers: list[NurseryPeer]) 
     assert [_word(peer, "locked", 9) for peer in peers] == [sum(counts)] * 6
 
 
+@with_older_kernels
 def test_words_of_different_writers_in_one_unit_do_not_disturb_each_other(peers: list[NurseryPeer]) -> None:
     peers[0].call(worker.make, "false", 1)
     for number, peer in enumerate(peers[:4]):

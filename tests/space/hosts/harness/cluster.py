@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.processes import PATIENCE
 from tests.space.hosts.harness.net import Network
 from tests.space.hosts.harness.nursery import Nursery, NurseryPeer
 
@@ -70,7 +71,7 @@ def environ_of(process: Path) -> bytes:
 
 def kill_all(directory: Path, but: tuple[int, ...] = ()) -> None:
     """Ends by SIGKILL what runs under a directory, and waits until it is gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * PATIENCE
     while found := [pid for pid in processes_under(directory) if pid not in but]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

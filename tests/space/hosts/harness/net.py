@@ -18,6 +18,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+from tests.processes import PATIENCE
+
 _NEW_NET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -118,7 +120,9 @@ class Network:
         """Commands of `ip`, `tc` or `bridge` in a host, or in the hub for number -1."""
         command = ["nsenter", f"--net={self.path(host)}", tool, "-batch", "-"]
         try:
-            subprocess.run(command, input="\n".join(lines).encode(), check=True, capture_output=True, timeout=20)
+            subprocess.run(
+                command, input="\n".join(lines).encode(), check=True, capture_output=True, timeout=20 * PATIENCE
+            )
         except FileNotFoundError as error:
             raise NotAllowed(str(error)) from None
         except subprocess.CalledProcessError as error:

@@ -1,17 +1,22 @@
-"""How far a model's rotated keys depend on nothing but the token and its position.
+"""How far a model's keys depend on nothing but the tokens before them and their positions.
 
 Most ways to scale rotary embeddings fix all frequencies when the model is made. Two change them by the length of the
 call: `dynamic` stretches them beyond the length that the model was trained for, `longrope` takes other factors there.
-Up to that length their keys are the same in every call, beyond it they are not.
+Up to that length their keys are the same in every call, beyond it they are not. So it is with attention that picks some
+of a call's tokens, those that follow among them, once there are more than a number of them (Doge), and with windows
+that a model's cache has and its mask has not (Moshi): what is out of the window is seen in one call, not in two.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from openshelf.adapters.transformers.layer import WindowLayer, layers_for
 from openshelf.errors import BadInput
 
+_MASKS = ("create_sliding_window_causal_mask", "create_chunked_causal_mask")  # a model with windows uses one of them
 _FIXED = frozenset({"default", "linear", "yarn", "llama3", "proportional", "ntk_alpha", "axial", "mrope"})
 
 
@@ -22,7 +27,15 @@ def reach_of(model: Any) -> int | None:
     rotations = list(_rotations(model))
     if not rotations and (unknown := set(_named(model.config)) - _FIXED):
         raise BadInput(f"rotary embeddings of the type {unknown} are asked for, and no module says how: not supported")
-    return min((reach for _, _, _, reach in rotations if reach is not None), default=None)
+    reaches = [reach for _, _, _, reach in rotations if reach is not None]
+    windows = [layer.sliding_window - 1 for layer in layers_for(model.config) if isinstance(layer, WindowLayer)]
+    masked = False
+    for module in model.modules():
+        if isinstance(picked := getattr(module, "keep_window_size", None), int):
+            reaches.append(picked)
+        masked = masked or any(hasattr(sys.modules.get(type(module).__module__), name) for name in _MASKS)
+    reaches += windows if not masked else []
+    return min(reaches, default=None)
 
 
 def _named(config: Any) -> Iterator[str]:

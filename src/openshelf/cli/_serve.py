@@ -1,0 +1,122 @@
+"""A text over HTTP, for whoever asks for it on this machine: GET of one path, and nothing else.
+
+A request has a few seconds and a few KiB, then it is refused; who comes when too many are under way is hung up on. No
+path is looked up in any file system. Where only this machine may ask, a name in the Host header is refused: a page in
+a browser that had its own name lead here would be answered otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+
+from openshelf.errors import BadInput, NotPermitted, OpenshelfError
+
+PATH = "/metrics"
+_MOST_BYTES, _MOST_S, _MOST_AT_ONCE = 8 << 10, 5.0, 16
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def parse_address(text: str, anybody: bool) -> tuple[str, int]:
+    """Address and port of HOST:PORT. NotPermitted for one that other machines reach, unless `anybody` may."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal() or not int(port) <= 65535:
+        raise BadInput(f"{text!r} is not an address to listen at; expected such as '127.0.0.1:9100' or '[::1]:9100'")
+    name = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        raise BadInput(f"{host!r} is not an address of this machine; expected such as 127.0.0.1 or [::1]") from None
+    if not address.is_loopback and not anybody:
+        raise NotPermitted(
+            f"{text}: other machines could ask there, without a password, who has which spaces; listen at 127.0.0.1, "
+            "or pass --anybody if that is meant"
+        )
+    return str(address), int(port)
+
+
+def serve(host: str, port: int, text: Callable[[], str], anybody: bool, began: Callable[[str], None]) -> None:
+    """Answers until it is interrupted; `began` gets the URL."""
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise NotPermitted(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    shown = f"[{host}]" if ":" in host else host
+    began(f"http://{shown}:{listener.getsockname()[1]}{PATH}")
+    asyncio.run(_Server(text, anybody).run(listener))
+
+
+class _Server:
+    def __init__(self, text: Callable[[], str], anybody: bool) -> None:
+        self._text, self._anybody, self._count, self._alone = text, anybody, 0, asyncio.Lock()
+
+    async def run(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
+        try:
+            await asyncio.Event().wait()  # serve_forever() would wait at the end for who is connected
+        finally:
+            server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._count += 1
+        try:
+            if self._count <= _MOST_AT_ONCE:
+                async with asyncio.timeout(_MOST_S):
+                    refusal = await self._refusal(reader)
+                answer = refusal or await self._figures()
+                async with asyncio.timeout(_MOST_S):
+                    writer.write(answer)
+                    await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # it was too slow, or has gone, or this server ends: asyncio would tell of a task that was cancelled
+        finally:
+            self._count -= 1
+            writer.close()
+
+    async def _refusal(self, reader: asyncio.StreamReader) -> bytes | None:
+        """Reads a request; the answer if it gets nothing else."""
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        except asyncio.LimitOverrunError:
+            return _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        method, _, rest = head[0].partition(" ")
+        path, _, version = rest.partition(" ")
+        hosts = [line[5:].strip() for line in head[1:] if line[:5].lower() == "host:"]
+        if version not in ("HTTP/1.0", "HTTP/1.1"):
+            return _answer(HTTPStatus.BAD_REQUEST)
+        if not self._anybody and not all(map(_is_here, hosts)):
+            return _answer(HTTPStatus.FORBIDDEN, "ask by address, or by localhost\n")
+        if path.partition("?")[0] != PATH:
+            return _answer(HTTPStatus.NOT_FOUND, f"there is {PATH}, and nothing else\n")
+        if method != "GET":
+            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, more=("Allow: GET",))
+        return None
+
+    async def _figures(self) -> bytes:
+        """One at a time, and beside the loop: hosts that are down take a while."""
+        try:
+            async with self._alone:
+                return _answer(HTTPStatus.OK, await asyncio.to_thread(self._text))
+        except OpenshelfError as error:
+            return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
+
+
+def _is_here(host: str) -> bool:
+    """Whether a Host header names a machine by address, or as localhost."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    try:
+        return name == "localhost" or bool(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        return False
+
+
+def _answer(status: HTTPStatus, text: str | None = None, more: tuple[str, ...] = ()) -> bytes:
+    body = (text if text is not None else f"{status.phrase}\n").encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {_TYPE}", f"Content-Length: {len(body)}",
+        "Connection: close", *more,
+    )  # fmt: skip
+    return "\r\n".join((*head, "", "")).encode("latin-1") + body

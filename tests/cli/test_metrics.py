@@ -1,0 +1,185 @@
+"""`openshelf metrics`: all figures of this host, as text and over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openshelf as osf
+from openshelf.cli import main
+from openshelf.cli._serve import parse_address
+from openshelf.errors import BadInput, NotPermitted
+from openshelf.show import figures, figures_text, host_metrics
+from openshelf.space import Space
+
+SAMPLE = re.compile(r'^openshelf:[a-z_]+\{[a-z]+="(?:[^"\\]|\\.)*"(?:,[a-z]+="(?:[^"\\]|\\.)*")*\} [0-9.e+-]+$')
+RUN = "import sys; from openshelf.cli import main; sys.exit(main())"
+
+
+def check_form(text: str) -> None:
+    """As Prometheus wants it: each name once, its samples together behind it."""
+    names: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            names.append(line.split()[2])
+        elif not line.startswith("# "):
+            assert SAMPLE.match(line), line
+            assert line.split("{")[0] == names[-1]
+    assert len(names) == len(set(names))
+
+
+@pytest.fixture
+def demo(home: Path) -> Iterator[Space]:
+    with Space.create("demo", dram="64MiB") as space:
+        space.put("w", np.ones(3))
+        with osf.KVPool(space, osf.Layout("m", layers=1, heads=1, head_dim=8, dtype="float32"), capacity="1MiB"):
+            pass
+        yield space
+
+
+def test_plain_spaces_and_pools_are_counted(demo: Space, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo.close()
+    Space.create("damaged", dram="16MiB").close()
+    (home / "damaged" / "control").write_bytes(b"nonsense")
+    assert main(["metrics"]) == 0
+    text = capsys.readouterr().out
+    check_form(text)
+    assert f'openshelf:space_capacity_bytes{{space="demo"}} {64 << 20}\n' in text
+    assert 'openshelf:space_arrays{space="demo"} 2\n' in text
+    assert 'openshelf:space_members{space="demo"} 0\n' in text
+    assert 'openshelf:space_readable{space="damaged"} 0\n' in text
+    assert 'openshelf:kv_cache_blocks{space="demo",pool="kv"} 0\n' in text
+    assert "# left out: damaged:" in text
+    assert main(["metrics", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["spaces"]] == ["damaged", "demo"]
+    assert found["spaces"][1]["free"] > 0
+
+
+def test_hosts_are_counted(url: str, home: Path) -> None:
+    program = f"import openshelf, sys; s = openshelf.Space.open({url!r}, contribute='16MiB'); print(flush=True)"
+    command = [sys.executable, "-c", f"{program}; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        text = figures_text(figures())
+        other.communicate()
+    check_form(text)
+    here, there = url.split("/")[2], "127.0.0.2"
+    assert re.search(rf'openshelf:host_up{{space="{url}",host="{here}"}} 1\n', text)
+    assert re.search(rf'openshelf:host_up{{space="{url}",host="{there}:[0-9]+"}} 0\n', text)
+    assert f'openshelf:host_capacity_bytes{{space="{url}",host="{here}"}} {16 << 20}\n' in text
+    assert re.search(rf'openshelf:host_misses_total{{space="{url}",host="{there}:[0-9]+"}} 0\n', text)
+
+
+def test_a_host_that_answers_without_the_space_is_not_up() -> None:
+    one = {"host": "h:1", "up": False, "answers": True, "bytes": None, "round_trip_us": 250.0}
+    text = host_metrics({"openshelf://h:1/x": [one]})
+    assert 'host_up{space="openshelf://h:1/x",host="h:1"} 0\n' in text
+    assert 'host_answers{space="openshelf://h:1/x",host="h:1"} 1\n' in text
+    assert 'host_round_trip_seconds{space="openshelf://h:1/x",host="h:1"} 0.00025\n' in text
+    assert "host_capacity_bytes{" not in text
+
+
+@contextlib.contextmanager
+def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    command = [sys.executable, "-c", RUN, "metrics", "--listen", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, int(json.loads(process.stdout.readline())["url"].split(":")[2].split("/")[0])
+        finally:
+            process.kill()
+
+
+def asked(port: int, request: bytes) -> str:
+    """The whole answer to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), 60) as line:
+        line.sendall(request)
+        found = b""
+        while piece := line.recv(65536):
+            found += piece
+    return found.decode()
+
+
+def test_they_are_served_and_nothing_else_is(demo: Space) -> None:
+    with serving("127.0.0.1:0", "--json") as (process, port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as found:
+            assert found.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = found.read().decode()
+        check_form(text)
+        assert 'openshelf:space_members{space="demo"} 1\n' in text
+        get = "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for path in (
+            "/",
+            "/metrics/",
+            "//metrics",
+            "/../metrics",
+            "/metrics/../../etc/passwd",
+            "/%6detrics",
+        ):
+            assert asked(port, (get % path).encode()).startswith("HTTP/1.1 404 "), path
+        assert asked(port, (get % "/metrics?x=1").encode()).startswith("HTTP/1.1 200 ")  # Prometheus' params
+        for method in ("POST", "HEAD", "PUT", "DELETE", "OPTIONS", "get"):
+            answer = asked(port, f"{method} /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert answer.startswith("HTTP/1.1 405 "), method
+            assert "Allow: GET" in answer
+        for wrong in (b"GET /metrics\r\n\r\n", b"\r\n\r\n", b"GET /metrics HTTP/9\r\n\r\n", b"\xff\x00 \xfe\r\n\r\n"):
+            assert asked(port, wrong).startswith("HTTP/1.1 400 ")
+        rebound = b"GET /metrics HTTP/1.1\r\nHost: evil.example:9100\r\n\r\n"
+        assert asked(port, rebound).startswith("HTTP/1.1 403 ")
+        # Far too much: refused, or cut off while it is still being sent.
+        with contextlib.suppress(ConnectionError):
+            assert asked(port, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (1 << 20)).startswith("HTTP/1.1 431 ")
+        assert asked(port, (get % "/metrics").encode()).startswith("HTTP/1.1 200 ")
+        idle = socket.create_connection(("127.0.0.1", port), 60)  # it does not hold up the end
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        idle.close()
+
+
+def test_who_says_nothing_is_hung_up_on_and_so_is_one_too_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = "import openshelf.cli._serve as s; s._MOST_S = 4.0; s._MOST_AT_ONCE = 2"
+    monkeypatch.setattr(sys.modules[__name__], "RUN", f"{few}; {RUN}")
+    get = b"GET /metrics HTTP/1.1\r\n\r\n"
+    with serving("127.0.0.1:0", "--json") as (_, port):
+        silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(2)]
+        with contextlib.suppress(ConnectionResetError):  # it did not wait for the request
+            assert asked(port, get) == ""
+        assert [one.recv(1) for one in silent] == [b"", b""]
+        assert asked(port, get).startswith("HTTP/1.1 200 ")
+        for one in silent:
+            one.close()
+
+
+def test_only_this_machine_is_listened_to_unless_it_is_said() -> None:
+    assert parse_address("127.0.0.1:9100", False) == ("127.0.0.1", 9100)
+    assert parse_address("localhost:0", False) == ("127.0.0.1", 0)
+    assert parse_address("[::1]:9100", False) == ("::1", 9100)
+    for public in ("0.0.0.0:9100", "[::]:9100", "10.0.0.1:9100", "[::ffff:10.0.0.1]:80"):
+        with pytest.raises(NotPermitted, match="--anybody"):
+            parse_address(public, False)
+    assert parse_address("0.0.0.0:9100", True) == ("0.0.0.0", 9100)
+    for wrong in ("9100", "127.0.0.1", "example.org:80", "127.0.0.1:99999", ":9100", "127.0.0.1:-1", ""):
+        with pytest.raises(BadInput):
+            parse_address(wrong, True)
+
+
+def test_a_port_that_is_taken_is_said(home: Path, capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["metrics", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
+    assert "Address already in use" in capsys.readouterr().err
