@@ -70,19 +70,31 @@ BENCHMARKS = (
 
 # The table of the first page: benchmark, row, and what it says in words.
 FIRST_PAGE = (
-    ("space", "space.read", "reading a shared array, against a private one"),
-    ("kv_ttft", "kv.ttft", "first token of a prompt that another worker computed, against computing it again"),
-    ("hosts", "hosts.get", "copying 64 MiB from another host (on one machine), encrypted, against bare TCP"),
-    ("tiers", "tiers.prefetch", "reading from an SSD with `prefetch()`, against direct reads of the file"),
+    ("space", "space.read", "speed of reading a shared array, against a private numpy array"),
+    (
+        "kv_ttft",
+        "kv.ttft",
+        "speed to the first token when another worker computed the prompt, against computing it again",
+    ),
+    (
+        "hosts",
+        "hosts.get",
+        "speed of copying 64 MiB from another host (both on one machine), encrypted, against plain TCP",
+    ),
+    (
+        "tiers",
+        "tiers.prefetch",
+        "speed of reading an array from an SSD with `prefetch()`, against four threads of O_DIRECT reads",
+    ),
     (
         "offload",
         "offload.bound16",
-        "time to run a model from an SSD, against the longer of computing and reading alone",
+        "time to run a model from an SSD, against perfect overlap of computing and reading",
     ),
     (
         "offload_train",
         "offload.train30",
-        "time of a training step in 30 % of the memory, against plain PyTorch in all of it",
+        "time of a training step with 30 % of the memory, against plain PyTorch with all of it",
     ),
 )
 
@@ -175,7 +187,7 @@ def document(results: dict[str, dict[str, Any]]) -> str:
 
 def first_page(results: dict[str, dict[str, Any]]) -> list[str]:
     """The table of README.md and the line below it; nothing if a row of it was not measured."""
-    lines = ["| | measured | target |", "|---|---|---|"]
+    lines = ["| what, against what | measured | our goal |", "|---|---|---|"]
     machines, dates = set(), set()
     for name, id, words in FIRST_PAGE:
         result = results.get(name, {})
