@@ -20,6 +20,7 @@ from openshelf.space.locality.base import Locality
 from openshelf.space.locality.flash import WithFlash
 from openshelf.space.locality.hosts import SeveralHosts
 from openshelf.space.locality.local import OneHost
+from tests.conftest import collect
 from tests.space.hosts.harness import worker
 from tests.space.hosts.harness.cluster import Cluster
 
@@ -57,7 +58,7 @@ def _over_hosts(home: int, patch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         url = cluster[1].url()
         with Space.open(url, contribute=worker.CONTRIBUTE) as space:
             yield Shelf(space, url, home, SeveralHosts, lose=cluster[0].kill if home == 0 else None)
-        gc.collect()
+        collect()
 
 
 @pytest.fixture(params=["one host", "with flash", "over hosts, here", "over hosts, there"])

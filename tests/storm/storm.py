@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.conftest import alive
+from tests.conftest import alive, has_threads
 from tests.processes import Died, Failed, stop_process
 from tests.space.hosts.harness.cluster import RESERVE, Cluster, processes_under
 from tests.space.hosts.harness.nursery import NurseryPeer
@@ -221,12 +221,26 @@ class Storm:
             os.kill(pid, signal.SIGKILL)
         for slot in self.slots:
             self.end(slot)
+        self.sweep()
         for entry in self.hosts[0].directory.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
         self.ask(judge.restore, self.kind, str(self.place))
         for slot in self.slots:
             self.start(slot)
+
+    def sweep(self) -> None:
+        """Nobody is left, not even a thread of a killed process that is still in a system call and makes a file."""
+        killed: set[int] = set()
+        while True:
+            left = processes_under(self.place)
+            killed.update(left)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not any(has_threads(pid) for pid in killed):
+                return
+            self.wait()
 
     def ask(self, function: object, *arguments: object, host: int = 0) -> object:
         """One call in a process of its own."""

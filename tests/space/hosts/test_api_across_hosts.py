@@ -6,7 +6,6 @@ them says why.
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from openshelf import Space
+from tests.conftest import collect
 from tests.processes import Peer
 from tests.space import (
     test_arrays,
@@ -105,7 +105,7 @@ def hosts() -> Iterator[Across]:
     try:
         with made.applied(*MODULES):
             yield made
-        gc.collect()  # views that a failed test left in reference cycles
+        collect()
         if made.clear():
             _kept.append(made)
             return
