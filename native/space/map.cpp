@@ -49,11 +49,6 @@ static struct ForkTimes {
     }
 } fork_times;
 
-static Identity identity_of(const std::string& directory) {
-    struct stat status {};
-    if (fstatat(Folder(directory).fd(), "control", &status, AT_SYMLINK_NOFOLLOW) < 0) fail_os("opening the space at " + directory, errno);
-    return {status.st_dev, status.st_ino};
-}
 
 struct File {
     int fd = -1;
@@ -70,17 +65,18 @@ static u64 size_of(int fd) {
     return u64(status.st_size);
 }
 
+static Identity identity_of(int control_fd) {
+    struct stat status {};
+    if (fstat(control_fd, &status) < 0) fail_os("fstat", errno);
+    return {status.st_dev, status.st_ino};
+}
+
 u64 header_check(const Header& header) { return hash_bytes(&header, offsetof(Header, check), VERSION); }
 
-Header read_header(const std::string& directory) {
+static Header header_of(int control_fd, const std::string& path) {
     Header header{};
-    std::string path = directory + "/control";
-    int fd = open_in(directory, "control", O_RDONLY);
-    ssize_t got = pread(fd, &header, sizeof header, 0);
-    u64 size = 0;
-    struct stat status {};
-    if (fstat(fd, &status) == 0) size = u64(status.st_size);
-    ::close(fd);
+    ssize_t got = pread(control_fd, &header, sizeof header, 0);
+    const u64 size = size_of(control_fd);
     if (got != ssize_t(sizeof header) || std::memcmp(header.magic, MAGIC, sizeof MAGIC))
         throw Error(Code::corrupt, path + " is not the control file of a space");
     if (header.version != VERSION || header.layout_hash != Layout::hash() || header.header_bytes != sizeof(Header))
@@ -91,6 +87,11 @@ Header read_header(const std::string& directory) {
         throw Error(Code::corrupt, path + " has " + std::to_string(size) + " bytes, expected " +
                                        std::to_string(Layout(header.reserve).control_bytes) + ": it was truncated or extended");
     return header;
+}
+
+Header read_header(const std::string& directory) {
+    File control(open_in(directory, "control", O_RDONLY));
+    return header_of(control.fd, directory + "/control");
 }
 
 // Whoever asks and whoever is asked have the control file open: meanwhile no other file has its number.
@@ -105,7 +106,7 @@ u64 Space::id() const { return id_of(control_fd_, header()); }
 
 u64 space_id(const std::string& directory) {
     File control(open_in(directory, "control", O_RDONLY));
-    return id_of(control.fd, read_header(directory));
+    return id_of(control.fd, header_of(control.fd, directory + "/control"));
 }
 
 void mark_removed(const std::string& directory) {
@@ -122,10 +123,12 @@ void mark_removed(const std::string& directory) {
 
 u32 live_members(const std::string& directory, bool remote) {
     std::unique_lock gate(join_gate());
-    auto found = open_spaces().find(identity_of(directory));
+    const Folder folder(directory);
+    const File control(folder.open("control", O_RDONLY));
+    auto found = open_spaces().find(identity_of(control.fd));
     if (found != open_spaces().end())
         if (auto space = found->second.space.lock()) return space->members.live_others(remote) + 1;
-    File file(open_in(directory, "members", O_RDWR));
+    File file(folder.open("members", O_RDWR));
     if (size_of(file.fd) < PINS_AT) throw Error(Code::corrupt, directory + "/members was truncated");
     void* map = mmap(nullptr, PINS_AT, PROT_READ, MAP_SHARED, file.fd, 0);
     if (map == MAP_FAILED) fail_os("mapping " + directory + "/members", errno);
@@ -197,7 +200,8 @@ void Space::create(const CreateOptions& options) {
     }
     register_fork_handlers();
     std::unique_lock gate(join_gate());
-    std::shared_ptr<Space> space = attach(dir, header, false);
+    const Folder folder(dir);
+    std::shared_ptr<Space> space = attach(dir, folder, folder.open("control", O_RDWR), false);
     JoinLock join(space->members_fd_, std::move(gate));
     space->members.join(false);
     space->data.commit_maps(0, limit);
@@ -206,14 +210,28 @@ void Space::create(const CreateOptions& options) {
     space->index.create();
 }
 
-// Under the join gate.
-std::shared_ptr<Space> Space::attach(const std::string& directory, const Header& header, bool read_only) {
-    Identity identity = identity_of(directory);
-    std::shared_ptr<Space> space(new Space(directory, header, read_only));
-    space->identity_ = identity;
-    open_spaces()[identity] = {space, space.get()};
+// What this process has open of this control file; nullptr if it has not. Waits for a thread that is just closing it.
+static std::shared_ptr<Space> opened_already(int control_fd, std::unique_lock<std::mutex>& gate) {
+    for (;;) {
+        auto found = open_spaces().find(identity_of(control_fd));
+        if (found == open_spaces().end()) return nullptr;
+        if (auto space = found->second.space.lock()) return space;
+        gate.unlock();
+        std::this_thread::yield();
+        gate.lock();
+    }
+}
+
+// Under the join gate. All files are those of one folder that is held open: behind a path another space may be by now, with other
+// addresses and another layout. Takes the control file.
+std::shared_ptr<Space> Space::attach(const std::string& directory, const Folder& folder, int control_fd, bool read_only) {
+    File control(control_fd);
+    std::shared_ptr<Space> space(new Space(directory, header_of(control.fd, directory + "/control"), read_only));
+    space->identity_ = identity_of(control.fd);
+    space->control_fd_ = control.keep();
+    open_spaces()[space->identity_] = {space, space.get()};
     try {
-        space->map_files();
+        space->map_files(folder);
     } catch (...) {
         space->unmap();  // here: the destructor would wait for the gate
         throw;
@@ -246,15 +264,13 @@ Space::Space(std::string directory, const Header& header, bool read_only)
     }
 }
 
-void Space::map_files() {
+void Space::map_files(const Folder& folder) {
     auto map = [&](int fd, u64 at, u64 size, bool writable, const char* what) {
         int protection = PROT_READ | (writable ? PROT_WRITE : 0);
         if (mmap(base_ + at, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
             fail_os(std::string("mapping the ") + what + " of the space at " + directory_, errno);
     };
     const int flags = read_only_ ? O_RDONLY : O_RDWR;
-    const Folder folder(directory_);
-    control_fd_ = folder.open("control", flags);
     map(control_fd_, 0, layout.control_bytes, !read_only_, "metadata");
     members_fd_ = folder.open("members", O_RDWR);
     if (size_of(members_fd_) != layout.members_bytes) throw Error(Code::corrupt, directory_ + "/members was truncated or extended");
@@ -295,27 +311,20 @@ void Space::attach_parts() {
 
 std::shared_ptr<Space> Space::open(const std::string& directory, bool read_only, const std::string& boot_id) {
     register_fork_handlers();
-    Identity identity = identity_of(directory);
     std::shared_ptr<Space> space;
     bool shared = false;
     {
         std::unique_lock gate(join_gate());
-        auto found = open_spaces().find(identity);
-        while (found != open_spaces().end() && !(space = found->second.space.lock())) {
-            gate.unlock();  // another thread is just closing it
-            std::this_thread::yield();
-            gate.lock();
-            found = open_spaces().find(identity);
-        }
-        if (space) {
+        const Folder folder(directory);
+        File control(folder.open("control", read_only ? O_RDONLY : O_RDWR));
+        if ((space = opened_already(control.fd, gate))) {
             if (read_only != space->read_only_)
                 throw Error(Code::not_permitted, "this process has the space at " + directory + " open " +
                                                      (read_only ? "for writing" : "read-only") + ", and page protection is per process; " +
                                                      "close that first, views included");
             return space;
         }
-        Header header = read_header(directory);
-        space = attach(directory, header, read_only);
+        space = attach(directory, folder, control.keep(), read_only);
         JoinLock join(space->members_fd_, std::move(gate));
         shared = space->enter(boot_id);
     }

@@ -20,6 +20,7 @@
 #include "space/heap.hpp"
 #include "space/index.hpp"
 #include "base/members.hpp"
+#include "base/trusted.hpp"
 #include "space/pager.hpp"
 
 namespace osf::space {
@@ -156,8 +157,8 @@ private:
     Space(const std::shared_ptr<Space>& home, bool read_only);
     void attach_parts();
     void leave_home();
-    void map_files();
-    static std::shared_ptr<Space> attach(const std::string& directory, const Header& header, bool read_only);
+    void map_files(const Folder& folder);
+    static std::shared_ptr<Space> attach(const std::string& directory, const Folder& folder, int control_fd, bool read_only);
     void unmap();
     bool enter(const std::string& boot_id);      // join; first opener verifies or repairs
     [[noreturn]] void refuse() const;

@@ -164,11 +164,10 @@ class Ledger:
             row[0] = Mark(change.life, tick, content).pack()
 
     def end(self, space: int, owner: int, change: Change, happened: bool = True) -> None:
-        """The change is done; or it is known, after a kill, that it was not."""
-        if happened:
-            self.done[space, owner] = self.begun[space, owner]
-        else:
-            self.begun[space, owner] = self.done[space, owner]
+        """The change is done; or it is known, after a kill, that it was not.
+
+        That it is no longer pending is said last: who is killed in here does all of it again.
+        """
         for name, _ in _effects(change):
             row = self.rows[space, owner, name]
             if happened:
@@ -177,6 +176,10 @@ class Ledger:
                 kept = Mark.of(int(row[1]))
                 content = kept.content if kept.life == change.life else 0
                 row[0] = row[1] = Mark(change.life, Mark.of(int(row[0])).tick + 1, content).pack()
+        if happened:
+            self.done[space, owner] = self.begun[space, owner]
+        else:
+            self.begun[space, owner] = self.done[space, owner]
 
     def pending(self, space: int, owner: int) -> Change | None:
         """What its owner was at when it was killed."""
