@@ -123,6 +123,7 @@ void Node::take_piece(u32 host, const FrameHead& head) {
     pieces.body.resize(UNIT_MAX);
     link.wire->open(std::span(pieces.body).subspan(at, bytes));
     if (message == m_datas && follows(Rule::order)) show_early(link, home, at, bytes);
+    if (pieces.early) faults_of(*pieces.early);  // it goes on: what it touches next is asked for while the rest of this unit comes
 }
 
 // A copy that this host asked for to read: the home counts it as here from the moment that it was sent, and its INV would come behind

@@ -393,4 +393,5 @@ def test_a_forked_child_is_told_that_it_has_no_device(device: Device) -> None:
         gc.collect()
         os._exit(0 if refused == 6 else refused + 10)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    event.wait()
     assert np.array_equal(content(block), data)
