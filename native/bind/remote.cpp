@@ -302,7 +302,10 @@ void bind_remote(nb::module_& m) {
                  return move(std::move(remote), addresses, source, row, true);
              }, "addresses"_a, "source"_a, "row"_a)
         .def("set_mapped", [](Remote& remote, bool mapped) { remote.mapped = mapped; })
-        .def("keep", [](Remote& remote, std::shared_ptr<Space> core) { remote.keeps = std::move(core); })
+        .def("keep", [](Remote& remote, std::shared_ptr<Space> core) {
+                 remote.ask_keeper([attachment = static_cast<const Attachment*>(core->companion.get()), number = remote.peer().number] { return attachment->heard_ns(number); });
+                 remote.keeps = std::move(core);
+             })
         .def("close", [](Remote& remote) { freely([&] { remote.close(); }); })
         .def_prop_ro("host", [](const Remote& remote) { return remote.peer().label(); })
         .def_prop_ro("incarnation", [](Remote& remote) { return freely([&] { return remote.welcome().incarnation; }); });

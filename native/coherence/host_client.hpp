@@ -38,6 +38,7 @@ public:
     void restore(u32 host);                                    // its segment, which was taken out of this process
     States states(u64 address, u64 bytes) const;               // units, on this host
     std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
+    u64 heard_ns(u32 host) const { return load(head().heard[host]); }   // when the keeper last heard from it; 0: never
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
     const std::string& host(u32 number) const { return options_.hosts[number]; }
     void space_gone() override;                                         // its mapping is about to go

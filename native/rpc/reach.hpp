@@ -2,11 +2,14 @@
 //
 // A host that has answered and then does not may only have its keeper replaced, which takes some tenths of a second: it is tried
 // again until LOST_MS after it first failed. Then it is lost, and from then on one short try is enough for a call, until one succeeds. A host
-// that this process has never heard of is not waited for: it may not be there yet, and look-ups ask all hosts.
+// of which neither this process ever heard nor the keeper of its own host lately is not waited for: it may not be there yet, and
+// look-ups ask all hosts.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <utility>
 
 #include "rpc/calls.hpp"
 #include "base/lock.hpp"
@@ -15,12 +18,14 @@ namespace osf::rpc {
 
 class Reach {
 public:
-    bool lost() const { return lost_ || !known_; }
+    // Before all else: `heard_ns` tells when the keeper of the own host last heard from that one.
+    void ask_keeper(std::function<u64()> heard_ns) { heard_ns_ = std::move(heard_ns); }
+    bool lost() const { return lost_ || !known(); }
     // How long the next try may take.
     int budget_ms() const {
         if (lost_) return std::max(SHORT_MS, std::min(DIAL_MS, int(4 * usual_ns_ / MS)));
         const u64 since = since_, now = now_ns();
-        return since && known_ ? std::clamp(int(LOST_MS) - int((now - std::min(now, since)) / MS), SHORT_MS, DIAL_MS) : DIAL_MS;
+        return since && known() ? std::clamp(int(LOST_MS) - int((now - std::min(now, since)) / MS), SHORT_MS, DIAL_MS) : DIAL_MS;
     }
     void good(u64 took_ns) {
         usual_ns_ = took_ns;
@@ -38,8 +43,10 @@ public:
     }
 
 private:
+    bool known() const { return known_ || (heard_ns_ && heard_ns_() + LOST_MS * MS > now_ns()); }
     static constexpr u64 MS = 1'000'000, LOST_MS = SILENCE_MS, FORGET_MS = 5000;
     static constexpr int DIAL_MS = 2000, SHORT_MS = 300;
+    std::function<u64()> heard_ns_;
     std::atomic<bool> known_{false}, lost_{false};
     std::atomic<u64> since_{0}, last_{0}, usual_ns_{0};
 };

@@ -99,6 +99,7 @@ public:
     void show(const RemoteArray& array);            // a view of it is about to be made
     bool views_are_gone();                          // arrays that this process has views of were given up there; connects if need be
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
+    void ask_keeper(std::function<u64()> heard_ns) { reach_.ask_keeper(std::move(heard_ns)); }
     const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
     RemoteArray make(const Spec& spec, bool zero);

@@ -169,3 +169,11 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
             assert trial["measured_s"] > 0
         assert not Path(chapters["offload"]["directory"]).exists()
     assert answer("ls") == []
+
+
+@pytest.mark.parametrize("command", [["ls"], ["kv", "stat", "demo"]])
+def test_an_unknown_argument_shows_how_the_command_itself_is_used(command: list[str]) -> None:
+    done = openshelf(*command, "--no-such")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"usage: openshelf {' '.join(command[:2])} [-h]")
+    assert "unrecognized arguments: --no-such" in done.stderr

@@ -21,7 +21,7 @@ import openshelf as osf
 from openshelf.cli import main
 from openshelf.errors import NotPermitted, UnknownName
 from openshelf.show.tour import Host, TwoHosts, on_loopback
-from openshelf.space import Space, describe_space, hosts_of, look, tiers_of
+from openshelf.space import Space, describe_space, hosts_of, look, spaces, tiers_of
 
 MIB = 1 << 20
 SHM = Path("/dev/shm")
@@ -195,3 +195,32 @@ def test_a_host_that_has_not_opened_the_space_is_told_from_one_that_is_down(
     with opened(two.a, "demo"):
         there, here = json.loads(run(capsys, "hosts", url, "--json")[1])
         assert (there["state"], there["bytes"], here["state"]) == ("up", 16 * MIB, "up")
+
+
+def test_processes_of_other_hosts_are_counted_apart(
+    two: TwoHosts, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, value in two.a.environment.items():
+        monkeypatch.setenv(name, value)
+    with opened(two.a, "demo"), opened(two.b, "demo") as seen:
+        assert seen == ["up", "up"], "b has called a"
+        (found,) = spaces()
+        assert (found["members"], found["remote_members"]) == (2, 1), "a process of a, its keeper; a process of b"
+        assert Space.members(two.a.url("demo")) == 2
+        assert "2 processes, 1 of other hosts" in run(capsys, "ls")[1]
+        assert "1 members," in run(capsys, "stat", two.a.url("demo"))[1]
+        metrics = run(capsys, "metrics")[1]
+        assert f'openshelf:space_members{{space="{found["url"]}"}} 2' in metrics
+        assert f'openshelf:space_remote_members{{space="{found["url"]}"}} 1' in metrics
+
+
+def test_a_part_of_a_space_over_several_hosts_is_named_by_its_url(two: TwoHosts, monkeypatch: Any, capsys: Any) -> None:
+    for name, value in two.a.environment.items():
+        monkeypatch.setenv(name, value)
+    with opened(two.a, "demo"):
+        for command in (["stat", "demo"], ["rm", "demo"]):
+            code, said = run(capsys, *command)
+            assert code == 1
+            assert two.a.url("demo") in said
+        with pytest.raises(UnknownName, match=two.a.url("demo")):
+            Space.open("demo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -66,12 +67,20 @@ def test_stale_spaces_are_listed_and_with_yes_removed(
     Space.create("kept", dram="32MiB", flash=f"{tmp_path / 'flash'}:128MiB", durable=True).close()
     with Space.create("used", dram="16MiB"):
         text = said(capsys, "rm", "--stale")
-        assert "left" in text
-        assert "used" not in text
+        assert re.search(r"also-left .* 16 MiB", text)
+        assert re.search(r"damaged .* damaged, so nobody can tell who has it open: .*not the control file", text)
+        assert re.search(r"kept .* durable", text)
+        assert re.search(r"used .* 1 process ", text)
         assert "nothing was removed; --yes" in text
         assert len(spaces()) == 5
         assert [one["name"] for one in answer(capsys, "rm", "--stale")["stale"]] == ["also-left", "left"]
-        assert answer(capsys, "rm", "--stale", "--yes")["removed"] == ["also-left", "left"]
+        (home / "left" / "of a user").touch()
+        done = answer(capsys, "rm", "--stale", "--yes")
+        assert done["removed"] == ["also-left"]
+        assert list(done["left"]) == ["damaged", "kept", "used", "left"]
+        assert "are not the space's" in done["left"]["left"]
+        (home / "left" / "of a user").unlink()
+        assert answer(capsys, "rm", "--stale", "--yes")["removed"] == ["left"]
         assert [one["name"] for one in spaces()] == ["damaged", "kept", "used"]
         assert "no stale spaces" in said(capsys, "rm", "--stale", "--yes")
     Space.remove("kept")
@@ -79,7 +88,8 @@ def test_stale_spaces_are_listed_and_with_yes_removed(
 
 def test_a_space_that_was_just_made_is_not_stale(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Space.create("new", dram="16MiB").close()
-    assert answer(capsys, "rm", "--stale", "--yes") == {"stale": [], "removed": []}
+    left = {"new": "it was made just now"}
+    assert answer(capsys, "rm", "--stale", "--yes") == {"stale": [], "removed": [], "left": left}
 
 
 def test_stale_goes_with_no_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

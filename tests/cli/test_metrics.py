@@ -152,18 +152,23 @@ def test_they_are_served_and_nothing_else_is(demo: Space) -> None:
         idle.close()
 
 
-def test_who_says_nothing_is_hung_up_on_and_so_is_one_too_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = "import openshelf.cli._serve as s; s._MOST_S = 4.0; s._MOST_AT_ONCE = 2"
-    monkeypatch.setattr(sys.modules[__name__], "RUN", f"{few}; {RUN}")
+def test_who_says_nothing_is_hung_up_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "RUN", f"import openshelf.cli._serve as s; s._MOST_S = 1.0; {RUN}")
+    with serving("127.0.0.1:0", "--json") as (_, port), socket.create_connection(("127.0.0.1", port), 60) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_silence_keeps_nobody_out(home: Path) -> None:
+    """Of many who say nothing the oldest goes for each who comes."""
     get = b"GET /metrics HTTP/1.1\r\n\r\n"
-    with serving("127.0.0.1:0", "--json") as (_, port):
-        silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(2)]
-        with contextlib.suppress(ConnectionResetError):  # it did not wait for the request
-            assert asked(port, get) == ""
-        assert [one.recv(1) for one in silent] == [b"", b""]
-        assert asked(port, get).startswith("HTTP/1.1 200 ")
-        for one in silent:
-            one.close()
+    with serving("127.0.0.1:0", "--json") as (_, port), contextlib.ExitStack() as stack:
+        first = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        for _ in range(3):
+            assert asked(port, get).startswith("HTTP/1.1 200 ")
+        with contextlib.suppress(ConnectionResetError):
+            assert first.recv(1) == b""
 
 
 def test_only_this_machine_is_listened_to_unless_it_is_said() -> None:

@@ -11,6 +11,7 @@ import pytest
 from openshelf import KVPool, Layout, Space
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, NotPermitted, OpenshelfError
 from tests.kv.prompts import BLOCK, LAYOUT, cache_of, look, put, tokens_of
+from tests.space import shelf
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_bad_puts_values_and_drafts(pool: KVPool) -> None:
 def test_a_damaged_head_is_refused(space: Space, offset: int) -> None:
     with KVPool(space, LAYOUT, BLOCK, capacity="1MiB") as pool:
         put(pool, [1])
-    head = space["kv"].numpy()
+    head = shelf.memory_of(space, "kv")
     head[offset] ^= 0x41
     with pytest.raises(OpenshelfError, match="'kv'"):
         KVPool(space, LAYOUT, BLOCK)

@@ -17,6 +17,7 @@ import pytest
 from openshelf import KVPool, Layout, Space, _core
 from openshelf.errors import BadInput
 from openshelf.kv import root_key
+from tests.space import shelf
 
 LAYOUT = Layout("llama@1", layers=2, heads=4, head_dim=64, dtype="float16")
 
@@ -105,7 +106,7 @@ def test_keys_of_plain_values_are_as_specified(space: Space) -> None:
     layout = Layout.raw(64)
     with KVPool(space, layout, 1, capacity="1MiB", salt=b"salt") as pool:
         pool.put("name", bytes(100))
-        memory = space["kv"].numpy().tobytes()
+        memory = shelf.memory_of(space, "kv").tobytes()
     first = hashlib.sha256(b"OSFKVV1\0" + root_key(layout, 1, "", b"salt") + b"name").digest()
     assert first in memory
     nonce = memory[memory.index(first) + 96 :][:8]  # in the entry of its first block

@@ -20,6 +20,7 @@ from openshelf.kv import Stored
 from tests.kv.prompts import BLOCK, LAYOUT, assert_sound, cache_of, check_hit, look, put, small_pool, tokens_of
 from tests.kv.worker import look_in, make_and_put, read_only
 from tests.processes import Peer, in_fresh_process
+from tests.space import shelf
 
 
 def test_the_longest_prefix_is_found_and_right(pool: KVPool) -> None:
@@ -338,7 +339,7 @@ def test_tokens_are_compared_where_asked(space: Space) -> None:
         with pool.match(tokens_of([1, 2])) as hit:
             address = hit.block(0).ctypes.data
         tokens = np.repeat(np.array([2], np.uint32), BLOCK) * 100 + np.arange(BLOCK, dtype=np.uint32)
-        memory: Any = space["kv"].numpy()
+        memory: Any = shelf.memory_of(space, "kv")
         at = memory.tobytes().find(tokens.tobytes())
         assert 0 < at < address - memory.ctypes.data
         memory[at] ^= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openshelf import Space
+from openshelf import KVPool, Layout, Space
 from openshelf.cli import main
 from openshelf.cli._screen import printable
 from openshelf.errors import OpenshelfError
@@ -39,6 +39,17 @@ def test_commands_show_escape_sequences(hostile: Path, command: list[str], capsy
     assert not RAW.search(out + err), repr(out + err)
     if command == ["stat", "shelf"]:
         assert r"a\x1b]0;owned" in out  # what is left of a bell is nothing
+
+
+def test_a_name_stays_on_its_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Space.create("shelf", "16MiB") as space:
+        space.put("a\nb\r\x0b\x85\u2028[red]c", np.arange(3))
+        with KVPool(space, Layout("m", layers=1, heads=1, head_dim=8, dtype="float32"), name="p\nq", capacity="1MiB"):
+            pass
+    assert main(["stat", "shelf"]) == main(["kv", "ls", "shelf"]) == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"a\\nb\\r\\x0b\\x85\\u2028\[red\]c .* int64 .* 24", text)) == 1
+    assert len(re.findall(r"p\\nq ", text)) == 2
 
 
 def test_json_keeps_the_name_exactly(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:

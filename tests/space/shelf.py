@@ -18,6 +18,13 @@ def problems(space: Space) -> dict[str, int]:
     return {name: count for name, count in space.check().items() if name not in ("arrays", "bytes")}
 
 
+def memory_of(space: Space, name: str) -> Any:
+    """The bytes behind a name, of whatever kind it is."""
+    pin = space._native.find(name)
+    assert pin is not None
+    return Array(pin, space).numpy("uint8")
+
+
 def open_space(state: State, name: str = "shelf", mode: str = "rw") -> int:
     state["space"] = Space.open(name, mode)
     return int(state["space"].describe()["data_address"])

@@ -145,7 +145,7 @@ def test_killed_waiter_breaks_the_barrier_for_the_others(space: Space) -> None:
 
 def _arrived(space: Space) -> int:
     """The second 4-byte word after the lock: how many wait."""
-    return int(space["b"].numpy("uint32")[3])
+    return int(shelf.memory_of(space, "b").view("uint32")[3])
 
 
 def test_barrier_that_not_all_reach_in_time_is_broken(space: Space) -> None:

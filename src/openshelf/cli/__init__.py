@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 from openshelf.cli import (
     completion,
@@ -38,9 +39,19 @@ _EPILOG = """\
 make nothing, start nothing and join nothing."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says itself what it does not know: argparse leaves it to the outermost, which shows how that is used."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def command_line() -> argparse.ArgumentParser:
     """All commands with their arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="openshelf",
         description="One memory address space for AI: processes, hosts and tiers, read and written by load and store.",
         epilog=_EPILOG,

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
+from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
@@ -21,6 +22,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell(text: str) -> str:
+    """Other people's text for a cell of a table: on one line, and no markup."""
+    return escape(printable(text).replace("\n", "\\n"))
 
 
 class _Shown:

@@ -1,8 +1,8 @@
 """A text over HTTP, for whoever asks for it on this machine: GET of one path, and nothing else.
 
-A request has a few seconds and a few KiB, then it is refused; who comes when too many are under way is hung up on. No
-path is looked up in any file system. Where only this machine may ask, a name in the Host header is refused: a page in
-a browser that had its own name lead here would be answered otherwise.
+A request has a few seconds and a few KiB, then it is refused. When too many have not said what they want, the oldest of
+them is hung up on: silence keeps nobody out. No path is looked up in any file system. Where only this machine may ask,
+a name in the Host header is refused: a page in a browser that had its own name lead here would be answered otherwise.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def serve(host: str, port: int, text: Callable[[], str], anybody: bool, began: C
 
 class _Server:
     def __init__(self, text: Callable[[], str], anybody: bool) -> None:
-        self._text, self._anybody, self._count, self._alone = text, anybody, 0, asyncio.Lock()
+        self._text, self._anybody, self._alone = text, anybody, asyncio.Lock()
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # who has not asked yet, the oldest first
+        self._waiting = 0  # for an answer
 
     async def run(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
@@ -61,19 +63,23 @@ class _Server:
             server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._count += 1
+        if len(self._silent) >= _MOST_AT_ONCE:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.transport.abort()
+        self._silent[writer] = None
         try:
-            if self._count <= _MOST_AT_ONCE:
-                async with asyncio.timeout(_MOST_S):
-                    refusal = await self._refusal(reader)
-                answer = refusal or await self._figures()
-                async with asyncio.timeout(_MOST_S):
-                    writer.write(answer)
-                    await writer.drain()
+            async with asyncio.timeout(_MOST_S):
+                refusal = await self._refusal(reader)
+            self._silent.pop(writer, None)
+            answer = refusal or await self._figures()
+            async with asyncio.timeout(_MOST_S):
+                writer.write(answer)
+                await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # it was too slow, or has gone, or this server ends: asyncio would tell of a task that was cancelled
         finally:
-            self._count -= 1
+            self._silent.pop(writer, None)
             writer.close()
 
     async def _refusal(self, reader: asyncio.StreamReader) -> bytes | None:
@@ -97,11 +103,16 @@ class _Server:
 
     async def _figures(self) -> bytes:
         """One at a time, and beside the loop: hosts that are down take a while."""
+        if self._waiting >= _MOST_AT_ONCE:
+            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n")
+        self._waiting += 1
         try:
             async with self._alone:
                 return _answer(HTTPStatus.OK, await asyncio.to_thread(self._text))
         except OpenshelfError as error:
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
+        finally:
+            self._waiting -= 1
 
 
 def _is_here(host: str) -> bool:

@@ -8,11 +8,10 @@ import time
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Column, Table
 
 from openshelf.cli._arguments import add_json, add_space
-from openshelf.cli._screen import console, printable
+from openshelf.cli._screen import cell, console, printable
 from openshelf.errors import BadInput, OpenshelfError
 from openshelf.space import Space, format_size, hosts_of, look, new_hosts_file
 
@@ -106,7 +105,7 @@ def _show(found: list[dict[str, Any]]) -> None:
             state = "this host" if one["up"] else f"this host, {state}"
         table.add_row(
             str(one["number"]),
-            escape(one["host"]),
+            cell(one["host"]),
             state,
             _or_blank(one["bytes"], format_size),
             _or_blank(one["free"], format_size),

@@ -6,11 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from openshelf.cli._arguments import add_hosts, add_json, add_space
-from openshelf.cli._screen import console
+from openshelf.cli._screen import cell, console
 from openshelf.kv import describe, pools
 from openshelf.show import kv_metrics
 from openshelf.space import format_size, look
@@ -75,7 +74,7 @@ def run_ls(args: argparse.Namespace) -> int:
     table = Table("pool", "blocks", "of", "tokens", "bytes a block", "hit rate")
     for pool in found:
         table.add_row(
-            escape(pool["pool"]), f"{pool['blocks']:,}", f"{pool['capacity_blocks']:,}",
+            cell(pool["pool"]), f"{pool['blocks']:,}", f"{pool['capacity_blocks']:,}",
             f"{pool['blocks'] * pool['block_tokens']:,}", format_size(pool["block_bytes"]), _rate(pool),
         )  # fmt: skip
     console().print(table if found else "no pools in this space")
@@ -105,7 +104,7 @@ def run_stat(args: argparse.Namespace) -> int:
     if any(pool["tenants"]):
         tenants = Table("tenant", "blocks", "quota")
         for tenant, facts in pool["tenants"].items():
-            tenants.add_row(escape(tenant or "(none)"), f"{facts['blocks']:,}", f"{facts['quota_blocks'] or 'none'}")
+            tenants.add_row(cell(tenant or "(none)"), f"{facts['blocks']:,}", f"{facts['quota_blocks'] or 'none'}")
         screen.print(tenants)
     return 0
 

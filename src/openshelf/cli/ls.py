@@ -7,15 +7,15 @@ import json
 from datetime import datetime
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Column, Table
 
 from openshelf.cli._arguments import add_json
-from openshelf.cli._screen import console
+from openshelf.cli._screen import cell, console
 from openshelf.space import format_size, spaces
 
 _EPILOG = """\
-"room" is what a space can hold, "memory" what its files take now; "open in" counts living processes. A space that no
+"room" is what a space can hold, "memory" what its files take now; "open in" counts living processes. For a part of a
+space over several hosts, the keeper is one of them, and processes of other hosts are counted apart. A space that no
 process has open stays until `openshelf rm`. No space is opened for this.
 
 examples:
@@ -52,17 +52,19 @@ def show(found: list[dict[str, Any]]) -> None:
     right = {"justify": "right", "no_wrap": True}
     table = Table("name", Column("room", **right), Column("memory", **right), "open in", "created", "base", "")  # type: ignore[arg-type]  # one dict for both
     for space in found:
-        name = escape(space.get("url", space["name"]))
+        name = cell(space.get("url", space["name"]))
         if "error" in space:
-            table.add_row(name, "", "", "", "", "", f"[red]{escape(space['error'])}")
+            table.add_row(name, "", "", "", "", "", f"[red]{cell(space['error'])}")
             continue
         created = datetime.fromtimestamp(space["created_ns"] / 1e9).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(
-            name, format_size(space["bytes"]), format_size(space["memory_bytes"]), _processes(space["members"]),
+            name, format_size(space["bytes"]), format_size(space["memory_bytes"]), open_in(space),
             created, f"{space['base']:#x}", "",
         )  # fmt: skip
     console().print(table)
 
 
-def _processes(count: int) -> str:
-    return f"{count} process{'' if count == 1 else 'es'}"
+def open_in(space: dict[str, Any]) -> str:
+    """Who has it open, in words."""
+    there = f", {remote} of other hosts" if (remote := space.get("remote_members")) else ""
+    return f"{space['members']} process{'' if space['members'] == 1 else 'es'}{there}"

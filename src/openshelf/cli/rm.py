@@ -8,17 +8,19 @@ import sys
 import time
 from typing import Any
 
+from rich.table import Table
+
 from openshelf.cli import ls
 from openshelf.cli._arguments import add_hosts, add_json, add_space
-from openshelf.cli._screen import printable
-from openshelf.errors import BadInput
-from openshelf.space import Space, stale_spaces, tiers_of
+from openshelf.cli._screen import cell, console, printable
+from openshelf.errors import BadInput, OpenshelfError
+from openshelf.space import Space, spaces, tiers_of
 
 _YOUNG_S = 10.0  # who makes a space opens it after that
 _EPILOG = """\
 --stale lists the spaces that no living process has open. With --yes they are removed; on a terminal you are asked.
 Durable spaces, parts of spaces over several hosts, damaged spaces (nobody can tell who has them open) and spaces that
-were made in the last seconds are left; remove them by name.
+were made in the last seconds are left, and listed with the reason; remove them by name.
 
 examples:
   openshelf rm demo
@@ -66,38 +68,68 @@ def run(args: argparse.Namespace) -> int:
 def _remove_stale(args: argparse.Namespace) -> int:
     if args.name is not None or args.force:
         raise BadInput("--stale goes with --yes and --json only: it is about all spaces that nobody has open")
-    found = _stale()
+    found, left = _sorted()
     sure = args.yes
     if not args.json:
-        if not found:
-            print("no stale spaces: each is open in some process, or is durable, shared between hosts, damaged or new")
-            return 0
-        ls.show(found)
-        if not sure and sys.stdin.isatty() and sys.stdout.isatty():
+        if found:
+            ls.show(found)
+        else:
+            print("no stale spaces")
+        _show_left(left)
+        if found and not sure and sys.stdin.isatty() and sys.stdout.isatty():
             print(f"Remove {len(found)} with everything in them? [y/N] ", end="", flush=True)
             sure = sys.stdin.readline().strip().lower() in ("y", "yes")
-        elif not sure:
+        elif found and not sure:
             print("nothing was removed; --yes removes them")
-    removed = [each["name"] for each in found if sure and _remove(each["name"])]
+    failed = {each["name"]: why for each in found if sure and (why := _remove(each["name"]))}
+    removed = [each["name"] for each in found if sure and each["name"] not in failed]
     if args.json:
-        print(json.dumps({"stale": found, "removed": removed}))
-    elif sure:
-        print(f"removed: {', '.join(removed) or 'none: all are open by now'}")
+        print(json.dumps({"stale": found, "removed": removed, "left": left | failed}))
+    elif found and sure:
+        print(f"removed: {', '.join(removed) or 'none'}")
+        _show_left(failed)
     return 0
 
 
-def _stale() -> list[dict[str, Any]]:
+def _sorted() -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The spaces that nobody needs, and why each other one is left, by its name or URL."""
     durable = {name for name, facts in tiers_of().items() if facts.get("durable", True)}  # a damaged one: who knows
-    return [
-        space
-        for space in stale_spaces()
-        if not ("url" in space or space["name"] in durable) and time.time() - space["created_ns"] / 1e9 > _YOUNG_S
-    ]
+    stale, left = [], {}
+    for space in spaces():
+        if why := _needed(space, durable):
+            left[str(space.get("url", space["name"]))] = why
+        else:
+            stale.append(space)
+    return stale, left
 
 
-def _remove(name: str) -> bool:
-    """Unless somebody has opened it meanwhile."""
+def _needed(space: dict[str, Any], durable: set[str]) -> str | None:
+    """Why a space is not taken for stale."""
+    if "error" in space:
+        return f"damaged, so nobody can tell who has it open: {space['error']}"
+    if "url" in space:
+        return "a part of a space over several hosts: others may have bytes of it"
+    if space["members"]:
+        return ls.open_in(space)
+    if space["name"] in durable:
+        return "durable: it is meant to stay"
+    return "it was made just now" if time.time() - space["created_ns"] / 1e9 <= _YOUNG_S else None
+
+
+def _show_left(left: dict[str, str]) -> None:
+    if left:
+        table = Table("left", "why")
+        for name, why in left.items():
+            table.add_row(cell(name), cell(why))
+        console().print(table)
+
+
+def _remove(name: str) -> str | None:
+    """Unless somebody has opened it meanwhile; why it was not removed."""
     if Space.members(name):
-        return False
-    Space.remove(name)
-    return True
+        return "some process has opened it meanwhile"
+    try:
+        Space.remove(name)
+    except OpenshelfError as error:
+        return str(error)
+    return None

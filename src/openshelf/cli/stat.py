@@ -6,17 +6,16 @@ import argparse
 import json
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from openshelf.cli._arguments import add_hosts, add_json, add_space
-from openshelf.cli._screen import console
+from openshelf.cli._screen import cell, console
 from openshelf.show import tier_lines
 from openshelf.space import describe_space, format_size
 
 _EPILOG = """\
 By URL: this host's part, and the parts of the other hosts if the keeper of this host runs. Nothing is made or started
-for this: a host that has no part of the space gets none.
+for this: a host that has no part of the space gets none. Members of this part on other hosts are counted apart.
 
 examples:
   openshelf stat demo
@@ -45,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     screen = console()
     table = Table("", show_header=False)
-    alive = [m for m in facts["members"] if m["alive"]]
+    here = [m for m in facts["members"] if m["alive"] and not m["remote"]]
+    remote = [m for m in facts["members"] if m["alive"] and m["remote"]]
     rows = {
         "space": facts["name"],
         "room": f"{format_size(facts['bytes'])}, {format_size(facts['free'])} free, "
@@ -56,18 +56,20 @@ def run(args: argparse.Namespace) -> int:
         "backing": f"{facts['backing']} ({facts['file_system']}, pages of {format_size(facts['page_size'])}, "
         f"{format_size(facts['huge_bytes'])} in huge pages here)",
         "members": ", ".join(
-            f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in alive
+            f"pid {m['pid']} ({m['pins']} pins{', read-only' if m['read_only'] else ''})" for m in here
         ),
     }
+    if remote:
+        rows["of other hosts"] = f"{len(remote)} members, {sum(m['pins'] for m in remote)} pins"
     for key, value in (rows | _tiers(facts.get("tiers"))).items():
-        table.add_row(key, escape(str(value)))
+        table.add_row(key, cell(str(value)))
     screen.print(table)
     if entries := facts["entries"]:
         arrays = Table("array", "dtype", "shape", "bytes", "address")
         for entry in sorted(entries, key=lambda entry: -entry["nbytes"])[: max(0, args.top)]:
             kind = entry["dtype"] if entry["kind"] == "array" else entry["kind"]
             arrays.add_row(
-                escape(entry["name"]), kind, str(entry["shape"]), format_size(entry["nbytes"]), f"{entry['address']:#x}"
+                cell(entry["name"]), kind, str(entry["shape"]), format_size(entry["nbytes"]), f"{entry['address']:#x}"
             )
         screen.print(arrays)
         if len(entries) > args.top:

@@ -48,7 +48,8 @@ _TIERS = (
 _SPACES = (
     ("space_capacity_bytes", "gauge", "Bytes that the space has room for.", "bytes", 1),
     ("space_memory_bytes", "gauge", "Bytes of memory that its files take.", "memory_bytes", 1),
-    ("space_members", "gauge", "Living processes that have it open.", "members", 1),
+    ("space_members", "gauge", "Living processes of this host that have it open, its keeper too.", "members", 1),
+    ("space_remote_members", "gauge", "Processes of other hosts that use this part.", "remote_members", 1),
     ("space_created_timestamp_seconds", "gauge", "When it was made.", "created_ns", 1e-9),
     ("space_free_bytes", "gauge", "Bytes of its room that are free.", "free", 1),
     ("space_largest_free_bytes", "gauge", "The longest run of these.", "largest_free", 1),

@@ -28,6 +28,13 @@ _ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = map(
 )
 _WORDS = of_numpy(np.dtype(np.int64))
 _KINDS = tuple(kind.name.lower() for kind in _core.Kind)
+_OPENED_BY = {
+    "lock": ".lock({})",
+    "barrier": ".barrier({}, parties)",
+    "channel": ".channel({})",
+    "counter": ".counter({})",
+    "pool": "KVPool(space, layout, name={})",
+}
 Default = TypeVar("Default")
 
 
@@ -181,12 +188,19 @@ class Folder(Handle):
             pin = self._find(array_name(self._prefix, name))  # says what is wrong with the name
         if pin is None:
             raise self._unknown(name)
-        return Array(pin, self)
+        return self._array(pin, name)
 
     def get(self, name: str, default: Default | None = None) -> Array | Default | None:
-        """The array, or `default` if there is none of that name."""
+        """The array, or `default` if there is none of that name. Mismatch if it names a lock or the like."""
         pin = self._native.find(array_name(self._prefix, name))
-        return default if pin is None else Array(pin, self)
+        return default if pin is None else self._array(pin, name)
+
+    def _array(self, pin: _core.Pin, name: str) -> Array:
+        if pin.kind:  # its bytes are not for users
+            kind = _KINDS[pin.kind]
+            how = _OPENED_BY[kind].format(repr(name))
+            raise Mismatch(f"{self._prefix + name!r} is of kind {kind}, not {_KINDS[_ARRAY]}; {how} opens it")
+        return Array(pin, self)
 
     def __contains__(self, name: str) -> bool:
         return self._native.contains(array_name(self._prefix, name))
@@ -211,7 +225,8 @@ class Folder(Handle):
         return KeysView(self)
 
     def values(self) -> ValuesView[Array]:
-        """What is here, each looked up when it is its turn. What was deleted meanwhile is left out."""
+        """The arrays here, each looked up when it is its turn. What was deleted meanwhile is left out, and so are locks
+        and the like."""
         return _Values(self)
 
     def items(self) -> ItemsView[str, Array]:
@@ -346,7 +361,7 @@ class _Items(ItemsView[str, Array]):
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         found = ((name, self._mapping._native.find(self._mapping._prefix + name)) for name in self._mapping)
-        return ((name, Array(pin, self._mapping)) for name, pin in found if pin is not None)
+        return ((name, Array(pin, self._mapping)) for name, pin in found if pin is not None and pin.kind == _ARRAY)
 
 
 class _Values(ValuesView[Array]):

@@ -77,6 +77,11 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
         except Exception as error:  # numpy's, torch's, or of any object's own __array__
             raise Mismatch(f"{_shown(value)} cannot be written into [{_shown(index)}]: {error}") from None
 
+    def __getitems__(self, rows: list[int]) -> list[Any]:
+        """Of torch's DataLoader, when an Array is its dataset: a batch is made of tensors, not of Arrays."""
+        tensor = self.torch()
+        return [tensor[row] for row in rows]
+
     def __len__(self) -> int:
         if not self.shape:
             raise Mismatch("an array without dimensions has no length")

@@ -183,10 +183,10 @@ class Space(Folder):
 
     @staticmethod
     def members(name: str | os.PathLike[str], *, hosts: str | os.PathLike[str] | None = None) -> int:
-        """How many processes have a space open, without opening it (by URL: here, the keeper among them); 0 for one
-        too damaged to tell."""
+        """How many processes of this host have a space open, without opening it (by URL: the keeper among them); 0 for
+        one too damaged to tell."""
         try:
-            return _core.live_members(str(_find(name, hosts)))
+            return _core.live_members(str(_find(name, hosts)), remote=False)
         except (Corrupt, WrongVersion):
             return 0
 
@@ -328,7 +328,8 @@ class Space(Folder):
 
 def spaces() -> list[dict[str, Any]]:
     """All spaces of this user: name, path, base, live members, room, the memory that it takes, whether it is temporary,
-    or what is wrong with one. None is opened: files are looked at."""
+    or what is wrong with one. None is opened: files are looked at. A part of a space over several hosts has its `url`,
+    its keeper is a member, and `remote_members` are processes of other hosts that use it."""
     found = []
     for name in registry.names(shards=True):
         path = registry.root() / name
@@ -337,7 +338,10 @@ def spaces() -> list[dict[str, Any]]:
             entry["url"] = url
         try:
             there = registry.header(path)
-            entry.update(base=there.base, created_ns=there.created_ns, members=_core.live_members(str(path)))
+            members = _core.live_members(str(path), remote=False)
+            entry.update(base=there.base, created_ns=there.created_ns, members=members)
+            if url:
+                entry["remote_members"] = max(0, _core.live_members(str(path)) - members)
             entry.update(registry.sizes(path, there))
             entry["temporary"] = registry.is_temporary(path)
         except (OpenshelfError, OSError) as error:  # a damaged one is listed too: the user must see it to remove it

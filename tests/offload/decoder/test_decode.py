@@ -107,6 +107,26 @@ def test_generates_what_transformers_generates() -> None:
         run.prefill(ids)
 
 
+def test_a_padded_batch_is_refused() -> None:
+    model = made("llama").eval()
+    model.config.pad_token_id = pad = 7
+    text = prompt(2, 6).clamp(min=pad + 1)
+    with offload.decode(model, "1MiB", longest=48, batch=2, **OPTIONS) as run:
+        for at in (0, -1):
+            padded = text.clone()
+            padded[1, at] = pad
+            for call in (run.prefill, lambda ids: run.generate(ids, 3)):
+                with pytest.raises(BadInput, match="sequence 1 is padded with the token 7"):
+                    call(padded)
+        with pytest.raises(BadInput, match="2 sequences of equal length: expected sequence of length 3"):
+            run.prefill([[11, 12, 13], [11, 12]])
+        stopped = run.generate(text, 4, stop=pad)
+        assert torch.equal(stopped[:, :6], text)
+    model.config.eos_token_id = pad  # it is text, too
+    with offload.decode(model, "1MiB", longest=48, batch=2, **OPTIONS) as run:
+        run.prefill(padded)
+
+
 @pytest.mark.parametrize("kv", ["dram", "flash"])
 def test_a_token_that_fails_anywhere_can_be_made_again(kv: Any) -> None:
     model = made("llama").eval()
@@ -152,6 +172,14 @@ def test_refusals() -> None:
         with pytest.raises(NoRoom, match="11 tokens and 60 more do not fit longest=64"):
             run.generate(prompt(1, 11), 60)
         assert run.generate(prompt(1, 11), 54).shape == (1, 65)
+        with pytest.raises(BadInput, match=r"not assistant_model= \(there are no assistant models\), penalty_alpha=;"):
+            run.generate(prompt(1, 11), 5, assistant_model=made("llama"), penalty_alpha=0.6)
+        with pytest.raises(BadInput, match=r"not input_ids= .*, max_new_tokens= \(that is `count`\); .*wrap"):
+            run.generate(input_ids=prompt(1, 11), max_new_tokens=5)
+        with pytest.raises(BadInput, match="needs both"):
+            run.generate(prompt(1, 11))
+        with pytest.raises(BadInput, match="got a BatchEncoding: give its input_ids"):
+            run.prefill(transformers.BatchEncoding({"input_ids": prompt(1, 11)}))
     with pytest.raises(NoRoom, match="the least that works"):
         offload.decode(made("llama").eval(), least - 4096, longest=64, chunk=32, **OPTIONS)
     with pytest.raises(BadInput, match="a language model of transformers"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openshelf import Folder, Space
+from openshelf import Folder, KVPool, Layout, Space
 from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
 from tests.space import shelf
 
@@ -42,6 +42,26 @@ def test_it_is_used_like_a_dictionary(place: Folder) -> None:
         del place["bb"]
     with pytest.raises(UnknownName):
         place["a"]
+
+
+def test_only_arrays_are_given_as_arrays(place: Folder) -> None:
+    """The bytes of a lock are nobody's to write."""
+    place["a"] = [1]
+    made = (place.lock("lock"), place.barrier("barrier", 2), place.channel("channel"), place.counter("counter"))
+    for kind in (type(one).__name__.lower() for one in made):
+        for find in (place.__getitem__, place.get):
+            with pytest.raises(Mismatch, match=rf"is of kind {kind}, not array; \.{kind}\('{kind}'.*\) opens it"):
+                find(kind)
+        assert kind in place
+    assert len(place.list()) == 5
+    assert [name for name, _ in place.items()] == ["a"]
+    assert len(list(place.values())) == 1
+
+
+def test_a_pool_is_not_given_as_an_array(space: Space) -> None:
+    with KVPool(space, Layout("m", layers=1, heads=1, head_dim=8, dtype="float32"), capacity="1MiB"):
+        with pytest.raises(Mismatch, match=r"is of kind pool, not array; KVPool\(space, layout, name='kv'\) opens it"):
+            space["kv"]
 
 
 def test_an_assignment_publishes_a_copy_and_replaces(place: Folder) -> None:

@@ -219,3 +219,16 @@ def test_a_data_loader_reads_a_shared_array(space: Space, method: str) -> None:
     rows = space.put("rows", np.arange(24.0).reshape(8, 3))
     loader = DataLoader(Rows(rows), 4, num_workers=1, multiprocessing_context=method, timeout=WATCHDOG)
     assert torch.cat(list(loader)).tolist() == rows.numpy().tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_array_is_a_dataset(space: Space, dtype: str, workers: int) -> None:
+    rows = space.put("rows", torch.arange(24.0).reshape(8, 3).to(getattr(torch, dtype)))
+    method = "fork" if workers else None
+    loader = DataLoader(rows, 3, num_workers=workers, multiprocessing_context=method, timeout=workers * WATCHDOG)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [3, 3, 2]
+    assert torch.equal(torch.cat(batches), rows.torch())
+    batches[0][:] = 9
+    assert rows.torch()[0, 0] == 0, "a batch is a copy"

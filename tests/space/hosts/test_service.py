@@ -40,8 +40,9 @@ class Service:
         """It holds the place."""
         assert self.process is not None
         assert self.process.poll() is None, self.host.cluster.keeper_texts()
-        lock = (self.host.directory / f"keeper@{self.host.address}.lock").read_text()
-        return lock.strip() == str(self.process.pid) and self.host.keepers() == [self.process.pid]
+        lock = self.host.directory / f"keeper@{self.host.address}.lock"
+        holder = lock.read_text().strip() if lock.exists() else ""
+        return holder == str(self.process.pid) and self.host.keepers() == [self.process.pid]
 
     def wait(self) -> None:
         deadline = time.monotonic() + SOON
@@ -83,6 +84,16 @@ def _word(state: State, place: int) -> int:
     return int(worker.view(state, "a")[place])
 
 
+def _look_up(state: State, seconds: float) -> int:
+    """Looks a name up and asks whether it is there, again and again; how often."""
+    begun, rounds = time.monotonic(), 0
+    while not rounds or time.monotonic() - begun < seconds:
+        assert state["space"]["a"].shape == (worker.WORDS,)
+        assert "a" in state["space"]
+        rounds += 1
+    return rounds
+
+
 def test_a_service_takes_over_from_the_keeper_that_processes_started(loopback: Cluster, service: Service) -> None:
     here, there = loopback[0].peer(), loopback[1].peer()
     here.call(worker.enter, loopback[0].url())
@@ -107,10 +118,13 @@ def test_a_service_is_restarted_under_loads_and_stores(
     loopback: Cluster, service: Service, how: signal.Signals
 ) -> None:
     service.start()
+    service.wait()
     peers = [loopback[0].peer(), loopback[1].peer()]
     for number, peer in enumerate(peers):
         peer.call(worker.enter, loopback[number].url())
     peers[0].call(_make)
+    for peer in peers:
+        assert peer.call(_word, 0) == 0  # it has its view before the first end
     totals = [0, 0]
     for round in range(ROUNDS):
         for number, peer in enumerate(peers):
@@ -124,3 +138,28 @@ def test_a_service_is_restarted_under_loads_and_stores(
         service.wait()
     for peer in peers:
         assert [peer.call(_word, number) for number in range(2)] == totals
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_a_name_is_found_while_the_service_of_its_host_is_restarted(
+    loopback: Cluster, service: Service, how: signal.Signals
+) -> None:
+    """By who has asked that host before, and by who opens the space just then and never heard of it."""
+    service.start()
+    service.wait()
+    home, looking, newcomers = loopback[0].peer(), loopback[1].peer(), [loopback[1].peer() for _ in range(3)]
+    home.call(worker.enter, loopback[0].url())
+    home.call(_make)
+    home.kill()  # nobody but the service serves it
+    looking.call(worker.enter, loopback[1].url())
+    assert looking.call(_look_up, 0.0) == 1
+    for newcomer in newcomers:
+        looking.start(_look_up, 0.5)
+        service.end(how)
+        newcomer.call(worker.enter, loopback[1].url())
+        newcomer.start(_look_up, 0.0)
+        time.sleep(0.1)
+        service.start()
+        assert newcomer.finish(SOON) == 1
+        assert looking.finish(SOON) > 0
+        service.wait()

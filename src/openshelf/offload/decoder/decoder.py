@@ -22,6 +22,7 @@ from openshelf.offload.decoder.memory import DecoderMemory, all_weights
 from openshelf.offload.decoder.model import SHORT, begins_anew, has_encoder, start_of, without_weights
 from openshelf.offload.decoder.plan import BucketPlan, Growth, plan_growth
 from openshelf.offload.decoder.programs import FIRST, MORE, NEXT, Programs
+from openshelf.offload.decoder.prompts import check_arguments, check_padding, ids_of
 from openshelf.offload.measure.transfers import rates_of
 from openshelf.offload.move.mover import Traffic
 from openshelf.offload.planner.plan import Plan
@@ -85,7 +86,11 @@ class Decoder:
 
         A model with an encoder takes them as its source, and begins a context with its own first token.
         """
-        ids = self._ids(tokens)
+        ids = ids_of(tokens, self.batch)
+        check_padding(self._model, ids)
+        return self._begin(ids)
+
+    def _begin(self, ids: Any) -> Any:
         count = ids.shape[1]
         if not 0 < count <= self.longest:
             raise BadInput(f"a prompt has 1 to longest={self.longest} tokens, got {count}")
@@ -102,7 +107,7 @@ class Decoder:
 
     def step(self, token: Any) -> Any:
         """Appends a token to each sequence, (batch,) or (batch, 1); returns the logits that come after it."""
-        ids = self._ids(token)
+        ids = ids_of(token, self.batch)
         if ids.shape[1] != 1:
             raise BadInput(f"a step appends one token to each of {self.batch} sequences, got {tuple(ids.shape)}")
         if self.length >= self.longest:
@@ -110,18 +115,28 @@ class Decoder:
         return self._run(NEXT, ids)
 
     def generate(
-        self, tokens: Any, count: int, *, stop: int | None = None, choose: Callable[[Any], Any] | None = None
+        self,
+        tokens: Any = None,
+        count: int | None = None,
+        *,
+        stop: int | None = None,
+        choose: Callable[[Any], Any] | None = None,
+        **others: Any,
     ) -> Any:
         """The prompt and up to `count` tokens more, (batch, length): the likeliest, or what `choose` makes of logits.
 
         Of a model with an encoder, its own first token and up to `count` more.
 
-        Ends early when all sequences have come to the token `stop`, which fills those that ended before others.
+        Ends early when all sequences have come to the token `stop`, which fills those that ended before others. Other
+        arguments of transformers' generate() are refused.
         """
+        check_arguments(others)
+        if tokens is None or count is None:
+            raise BadInput("generate(tokens, count) needs both: the prompt, and how many tokens more")
         if whole(count, "count") < 0:
             raise BadInput(f"count is how many tokens to generate, got {count}")
         choose = choose or (lambda logits: logits.argmax(-1))
-        prompt = self._ids(tokens)
+        prompt = ids_of(tokens, self.batch)
         with_encoder = self._programs.source is not None
         begun = torch.full((self.batch, 1), start_of(self._model)) if with_encoder else prompt
         if begun.shape[1] + count - 1 > self.longest:
@@ -129,7 +144,8 @@ class Decoder:
                 f"a prompt of {begun.shape[1]} tokens and {count} more do not fit longest={self.longest}: ask for "
                 "fewer, or call decode() with more"
             )
-        logits, found = self.prefill(prompt), [begun]
+        check_padding(self._model, prompt)
+        logits, found = self._begin(prompt), [begun]
         ended = torch.zeros(self.batch, dtype=torch.bool)
         for number in range(count):
             token = choose(logits)
@@ -140,7 +156,7 @@ class Decoder:
             if number == count - 1 or bool(ended.all()):
                 break
             anew = self.length == begins_anew(self._model)
-            logits = self.prefill(torch.cat(found, 1)) if anew else self.step(token)
+            logits = self._begin(torch.cat(found, 1)) if anew else self.step(token)
         return torch.cat(found, 1)
 
     def plan(self, length: int | None = None) -> Plan:
@@ -241,14 +257,6 @@ class Decoder:
         longest = programs.up(self.longest)
         tier = KVTier(programs.states, longest, self._chunk, self._kv, self._arena, self._folder)
         return DecoderMemory(self._packed, self._arena, tier, self._folder)
-
-    def _ids(self, tokens: Any) -> Any:
-        ids = torch.as_tensor(tokens)
-        if ids.dim() == 1:
-            ids = ids[:, None] if self.batch > 1 or len(ids) == 1 else ids[None]
-        if ids.dim() != 2 or ids.shape[0] != self.batch or ids.is_floating_point():
-            raise BadInput(f"tokens are whole numbers of {self.batch} sequences, got {ids.dtype} {tuple(ids.shape)}")
-        return ids
 
 
 def decode(

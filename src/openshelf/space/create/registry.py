@@ -136,7 +136,14 @@ def find(name: str | os.PathLike[str]) -> Path:
     if url := url_of(path.name):
         raise BadInput(f"{name!r} is one host's part of a space of several hosts: use its URL, {url}")
     if not by_path:
-        return find_directory(str(path), root() / check_name(str(name)))
+        directory = root() / check_name(str(name))
+        parts = [shard for shard in names(shards=True) if shard.startswith(f"{name}@")]
+        if parts and not directory.exists():
+            urls = " or ".join(str(url_of(shard)) for shard in parts)
+            raise UnknownName(
+                f"there is no space {name!r} of this host alone; of one over several hosts it has a part: {urls}"
+            )
+        return find_directory(str(path), directory)
     try:
         # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
         return find_directory(str(name), path.resolve())
