@@ -6,10 +6,10 @@ import json
 import os
 import pty
 import re
-import time
 import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
