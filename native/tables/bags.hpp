@@ -20,11 +20,6 @@ struct Body {
     using V = typename L::V;
     using u64 = std::uint64_t;
 
-    static void ask_for(const char* row, u64 bytes) {
-        for (u64 at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-        __builtin_prefetch(row + bytes - 1);     // rows need not begin with a line
-    }
-
     template <RowType T>
     static void scale_of(const char* row, u64 dim, float& scale, float& bias) {
         if constexpr (T == RowType::int8) {
@@ -38,14 +33,17 @@ struct Body {
         }
     }
 
-    // Columns [column, column + B * N) of a bag; with `tail`, B is 1 and only `tail` of them are there.
+    // Columns [column, column + B * N) of a bag; with `tail`, B is 1 and only `tail` of them are there. Between two vectors it asks for the
+    // same columns of a row further on: evenly spread, requests do not wait for each other.
     template <RowType T, Pooling P, bool WEIGHTED, int B>
-    static void block(const RowShape& shape, const Bag& bag, u64 column, u64 ask, u64 tail) {
+    static void block(const RowShape& shape, const Bag& bag, u64 column, u64 tail) {
+        constexpr int LINE = int(elements_bytes(T, L::N) >= 64 ? 1 : 64 / elements_bytes(T, L::N));  // vectors in a line
         V sum[B];
         for (int at = 0; at < B; at++) sum[at] = L::zero();
         for (u64 i = 0; i < bag.count; i++) {
             const char* row = bag.rows[i];
-            if (ask) ask_for(bag.rows[i + shape.ahead], ask);
+            const char* later = bag.rows[i + shape.ahead];
+            if (column == 0) __builtin_prefetch(later + shape.bytes - 1);  // rows need not begin with a line, and scales are at the end
             float scale = 1, bias = 0;
             scale_of<T>(row, shape.dim, scale, bias);
             V factor = L::zero(), shift = L::zero();
@@ -60,6 +58,7 @@ struct Body {
                 std::memcpy(part, row + elements_bytes(T, column), elements_bytes(T, tail));
             }
             for (int at = 0; at < B; at++) {
+                if (at % LINE == 0) __builtin_prefetch(later + elements_bytes(T, column + u64(at) * L::N));
                 const V x = tail ? L::template read<T>(part, 0) : L::template read<T>(row, column + u64(at) * L::N);
                 if constexpr (P == Pooling::max) {
                     V value = x;
@@ -87,12 +86,11 @@ struct Body {
 
     template <RowType T, Pooling P, bool WEIGHTED>
     static void all_columns(const RowShape& shape, const Bag& bag) {
-        u64 column = 0, ask = shape.ahead ? shape.bytes : 0;
+        u64 column = 0;
         auto blocks = [&]<int B>() {
             while (column + u64(B) * L::N <= shape.dim) {
-                block<T, P, WEIGHTED, B>(shape, bag, column, ask, 0);
+                block<T, P, WEIGHTED, B>(shape, bag, column, 0);
                 column += u64(B) * L::N;
-                ask = 0;
             }
         };
         if constexpr (L::REGISTERS > 8) blocks.template operator()<16>();
@@ -100,7 +98,7 @@ struct Body {
         blocks.template operator()<4>();
         blocks.template operator()<2>();
         blocks.template operator()<1>();
-        if (column < shape.dim) block<T, P, WEIGHTED, 1>(shape, bag, column, ask, shape.dim - column);
+        if (column < shape.dim) block<T, P, WEIGHTED, 1>(shape, bag, column, shape.dim - column);
     }
 
     template <RowType T>
