@@ -33,17 +33,18 @@ struct Body {
         }
     }
 
-    // Columns [column, column + B * N) of a bag; with `tail`, B is 1 and only `tail` of them are there. Between two vectors it asks for the
+    // Columns [column, column + B * N) of a bag; with TAIL, B is 1 and only `tail` of them are there. Between two vectors it asks for the
     // same columns of a row further on: evenly spread, requests do not wait for each other.
-    template <RowType T, Pooling P, bool WEIGHTED, int B>
-    static void block(const RowShape& shape, const Bag& bag, u64 column, u64 tail) {
-        constexpr int LINE = int(elements_bytes(T, L::N) >= 64 ? 1 : 64 / elements_bytes(T, L::N));  // vectors in a line
+    template <RowType T, Pooling P, bool WEIGHTED, int B, bool TAIL = false>
+    static void block(const RowShape& shape, const Bag& bag, u64 column, u64 tail = 0) {
+        constexpr int LINE = int(elements_bytes(T, u64(L::N)) >= 64 ? 1 : 64 / elements_bytes(T, u64(L::N)));  // vectors in a line
+        const bool last = column == 0 && shape.bytes % 64;  // rows that are no whole lines reach into one more
         V sum[B];
         for (int at = 0; at < B; at++) sum[at] = L::zero();
         for (u64 i = 0; i < bag.count; i++) {
             const char* row = bag.rows[i];
             const char* later = bag.rows[i + shape.ahead];
-            if (column == 0) __builtin_prefetch(later + shape.bytes - 1);  // rows need not begin with a line, and scales are at the end
+            if (last) __builtin_prefetch(later + shape.bytes - 1);
             float scale = 1, bias = 0;
             scale_of<T>(row, shape.dim, scale, bias);
             V factor = L::zero(), shift = L::zero();
@@ -54,12 +55,10 @@ struct Body {
                 factor = L::all(bag.weights[i]);
             }
             alignas(64) char part[64];
-            if (tail) {
-                std::memcpy(part, row + elements_bytes(T, column), elements_bytes(T, tail));
-            }
+            if constexpr (TAIL) std::memcpy(part, row + elements_bytes(T, column), elements_bytes(T, tail));
             for (int at = 0; at < B; at++) {
                 if (at % LINE == 0) __builtin_prefetch(later + elements_bytes(T, column + u64(at) * L::N));
-                const V x = tail ? L::template read<T>(part, 0) : L::template read<T>(row, column + u64(at) * L::N);
+                const V x = TAIL ? L::template read<T>(part, 0) : L::template read<T>(row, column + u64(at) * L::N);
                 if constexpr (P == Pooling::max) {
                     V value = x;
                     if constexpr (quantised(T)) value = L::fma(factor, x, shift);
@@ -75,7 +74,7 @@ struct Body {
         }
         if constexpr (P == Pooling::mean)
             for (int at = 0; at < B; at++) sum[at] = L::over(sum[at], L::all(float(bag.count ? bag.count : 1)));
-        if (tail) {
+        if constexpr (TAIL) {
             alignas(64) float whole[L::N];
             L::write(whole, sum[0]);
             std::memcpy(bag.out + column, whole, 4 * tail);
@@ -89,7 +88,7 @@ struct Body {
         u64 column = 0;
         auto blocks = [&]<int B>() {
             while (column + u64(B) * L::N <= shape.dim) {
-                block<T, P, WEIGHTED, B>(shape, bag, column, 0);
+                block<T, P, WEIGHTED, B>(shape, bag, column);
                 column += u64(B) * L::N;
             }
         };
@@ -98,7 +97,7 @@ struct Body {
         blocks.template operator()<4>();
         blocks.template operator()<2>();
         blocks.template operator()<1>();
-        if (column < shape.dim) block<T, P, WEIGHTED, 1>(shape, bag, column, shape.dim - column);
+        if (column < shape.dim) block<T, P, WEIGHTED, 1, true>(shape, bag, column, shape.dim - column);
     }
 
     template <RowType T>

@@ -31,7 +31,7 @@ constexpr u32 TABLE_VERSION = 1;
 constexpr char TABLE_MAGIC[8] = {'O', 'S', 'F', 'T', 'B', 'L', '1', 0};
 constexpr u32 TABLE_PARTS = 256;
 constexpr u32 TABLE_WRITERS = 64;                // threads that update at a time, of all processes
-constexpr u64 TABLE_STRIPES = 65'536;            // at most: half a MiB, which second-level caches hold
+constexpr u64 TABLE_STRIPES = 8'192;             // at most: 64 KiB, which stay in a processor's caches while rows pass through them
 constexpr u64 TABLE_DIM_MOST = 1 << 20;
 constexpr char TABLE_HIDDEN = '\x03';            // first byte of names that users do not see
 

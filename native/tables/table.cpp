@@ -126,9 +126,9 @@ void Table::need_write() const {
         throw Error(Code::not_permitted, "the space '" + std::string(space->header().name) + "' is open read-only (mode=\"r\"): its tables can be read, not changed");
 }
 
-// Rows are asked for so far ahead that about 4 KiB are on their way: measured, see docs/design/tables.md.
+// How far ahead rows are asked for: measured, see docs/design/tables.md.
 RowShape Table::shape() const {
-    return {head_->dim, head_->row_bytes, u32(std::clamp<u64>(4 * KIB / head_->row_bytes, 2, 16))};
+    return {head_->dim, head_->row_bytes, u32(std::clamp<u64>(8 * KIB / head_->row_bytes, 2, 16))};
 }
 
 u64 Table::room() const {

@@ -94,6 +94,7 @@ const char* const* Versions::copies(const Ids& ids, u64 begin, u64 count, const 
         char* copy = bytes_.data() + index * shape.bytes;
         copied_[index] = copy;
         const u64 row = ids[begin + index];
+        for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(at[index + shape.ahead] + line);
         for (;;) {
             const Whole found = whole_row(table_, row, at[index]);
             std::memcpy(copy, found.row, shape.bytes);

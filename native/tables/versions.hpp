@@ -30,7 +30,8 @@ public:
     template <class Read>
     void whole(const ReadRequest& request, u64 bag, const RowShape& shape, const char* const* at, const Read& read) {
         const u64 begin = request.begin(bag), count = request.end(bag) - begin;
-        for (int attempt = 0; attempt < 4; attempt++) {
+        const int attempts = count <= LONG ? 4 : 0;  // of many rows, one would change again and again
+        for (int attempt = 0; attempt < attempts; attempt++) {
             if (!look(request.ids, begin, count)) continue;
             read(at);
             if (same(request.ids, begin, count)) return;
@@ -39,6 +40,7 @@ public:
     }
 
 private:
+    static constexpr u64 LONG = 64;
     bool look(const Ids& ids, u64 begin, u64 count);  // false: somebody is changing one of the rows
     bool same(const Ids& ids, u64 begin, u64 count) const {
         std::atomic_thread_fence(std::memory_order_acquire);
