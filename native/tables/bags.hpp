@@ -35,12 +35,12 @@ struct Body {
 
     // Columns [column, column + B * N) of a bag; with TAIL, B is 1 and only `tail` of them are there. Between two vectors it asks for the
     // same columns of a row further on: evenly spread, requests do not wait for each other.
-    template <RowType T, Pooling P, bool WEIGHTED, int B, bool TAIL = false>
+    template <RowType T, Pooling P, bool WEIGHTED, u64 B, bool TAIL = false>
     static void block(const RowShape& shape, const Bag& bag, u64 column, u64 tail = 0) {
-        constexpr int LINE = int(elements_bytes(T, u64(L::N)) >= 64 ? 1 : 64 / elements_bytes(T, u64(L::N)));  // vectors in a line
+        constexpr u64 LINE = elements_bytes(T, L::N) >= 64 ? 1 : 64 / elements_bytes(T, L::N);  // vectors in a line
         const bool last = column == 0 && shape.bytes % 64;  // rows that are no whole lines reach into one more
         V sum[B];
-        for (int at = 0; at < B; at++) sum[at] = L::zero();
+        for (u64 at = 0; at < B; at++) sum[at] = L::zero();
         for (u64 i = 0; i < bag.count; i++) {
             const char* row = bag.rows[i];
             const char* later = bag.rows[i + shape.ahead];
@@ -56,9 +56,9 @@ struct Body {
             }
             alignas(64) char part[64];
             if constexpr (TAIL) std::memcpy(part, row + elements_bytes(T, column), elements_bytes(T, tail));
-            for (int at = 0; at < B; at++) {
-                if (at % LINE == 0) __builtin_prefetch(later + elements_bytes(T, column + u64(at) * L::N));
-                const V x = TAIL ? L::template read<T>(part, 0) : L::template read<T>(row, column + u64(at) * L::N);
+            for (u64 at = 0; at < B; at++) {
+                if (at % LINE == 0) __builtin_prefetch(later + elements_bytes(T, column + at * L::N));
+                const V x = TAIL ? L::template read<T>(part, 0) : L::template read<T>(row, column + at * L::N);
                 if constexpr (P == Pooling::max) {
                     V value = x;
                     if constexpr (quantised(T)) value = L::fma(factor, x, shift);
@@ -73,23 +73,23 @@ struct Body {
             }
         }
         if constexpr (P == Pooling::mean)
-            for (int at = 0; at < B; at++) sum[at] = L::over(sum[at], L::all(float(bag.count ? bag.count : 1)));
+            for (u64 at = 0; at < B; at++) sum[at] = L::over(sum[at], L::all(float(bag.count ? bag.count : 1)));
         if constexpr (TAIL) {
             alignas(64) float whole[L::N];
             L::write(whole, sum[0]);
             std::memcpy(bag.out + column, whole, 4 * tail);
         } else {
-            for (int at = 0; at < B; at++) L::write(bag.out + column + u64(at) * L::N, sum[at]);
+            for (u64 at = 0; at < B; at++) L::write(bag.out + column + at * L::N, sum[at]);
         }
     }
 
     template <RowType T, Pooling P, bool WEIGHTED>
     static void all_columns(const RowShape& shape, const Bag& bag) {
         u64 column = 0;
-        auto blocks = [&]<int B>() {
-            while (column + u64(B) * L::N <= shape.dim) {
+        auto blocks = [&]<u64 B>() {
+            while (column + B * L::N <= shape.dim) {
                 block<T, P, WEIGHTED, B>(shape, bag, column);
-                column += u64(B) * L::N;
+                column += B * L::N;
             }
         };
         if constexpr (L::REGISTERS > 8) blocks.template operator()<16>();

@@ -10,7 +10,7 @@ namespace osf::tables {
 
 struct Avx2 {
     using V = __m256;
-    static constexpr int N = 8, REGISTERS = 8;
+    static constexpr std::uint64_t N = 8, REGISTERS = 8;
 
     static float half(std::uint16_t bits) { return _cvtsh_ss(bits); }
     static std::uint16_t to_half(float value) { return std::uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)); }

@@ -10,7 +10,7 @@ namespace osf::tables {
 
 struct Avx512 {
     using V = __m512;
-    static constexpr int N = 16, REGISTERS = 16;
+    static constexpr std::uint64_t N = 16, REGISTERS = 16;
 
     static float half(std::uint16_t bits) { return _cvtsh_ss(bits); }
     static std::uint16_t to_half(float value) { return std::uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)); }
@@ -42,7 +42,7 @@ struct Avx512 {
 // Rows of floating-point numbers by halves of the width, and four lines of a row at a time: where they come from memory, a Zen 4 is faster so by a sixth.
 struct Narrow : Avx512 {
     using V = __m256;
-    static constexpr int N = 8, REGISTERS = 8;
+    static constexpr std::uint64_t N = 8, REGISTERS = 8;
 
     static V zero() { return _mm256_setzero_ps(); }
     static V all(float value) { return _mm256_set1_ps(value); }

@@ -7,7 +7,7 @@ namespace osf::tables {
 
 struct Plain {
     using V = float;
-    static constexpr int N = 1, REGISTERS = 8;
+    static constexpr std::uint64_t N = 1, REGISTERS = 8;
 
     static float half(std::uint16_t bits) {
         const std::uint32_t sign = std::uint32_t(bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;

@@ -8,7 +8,7 @@
 
 namespace osf::tables {
 
-constexpr u64 WINDOW = 1024;                     // ids that become addresses at a time
+constexpr u64 WINDOW = 256;                      // ids that become addresses at a time
 
 u64 Ids::largest() const {
     return wide ? kernels().largest64(static_cast<const std::int64_t*>(at), count) : kernels().largest32(static_cast<const std::int32_t*>(at), count);
