@@ -114,6 +114,11 @@ class Table(Handle):
     def __len__(self) -> int:
         return self.rows
 
+    @property
+    def optimizer_state_width(self) -> int:
+        """How many numbers of state each row has."""
+        return self._state_bytes // 4
+
     # Reading
 
     def lookup(self, ids: Any, *, out: Any = None, raw: bool = False, consistent: bool = False, threads: int = 0) -> Any:
@@ -195,9 +200,9 @@ class Table(Handle):
     def states(self, ids: Any) -> Any:
         """The optimizer's states of these rows: float32 of the shape (ids, numbers a state), whole ones."""
         found = numbers_of(ids, "ids")
-        if not self._state_bytes:
+        if not self.optimizer_state_width:
             raise BadInput(f"the rows of the table {self.name!r} have no state: its optimizer needs none")
-        room = room_for(None, (*found.shape, self._state_bytes // 4), "float32", ids)
+        room = room_for(None, (*found.shape, self.optimizer_state_width), "float32", ids)
         self._core.states(found.given, room.address)
         return room.out
 
@@ -290,9 +295,9 @@ class Table(Handle):
             address, kept = floats_of(rows, "rows", (*found.shape, self.dim))
         state, kept_too = 0, None
         if states is not None:
-            if not self._state_bytes:
+            if not self.optimizer_state_width:
                 raise BadInput(f"the rows of the table {self.name!r} have no state: its optimizer needs none")
-            state, kept_too = floats_of(states, "states", (*found.shape, self._state_bytes // 4))
+            state, kept_too = floats_of(states, "states", (*found.shape, self.optimizer_state_width))
         self._core.write(found.given, address, raw, state)
         del kept, kept_too
 
