@@ -57,8 +57,8 @@ def import_table(
     dtype: str | None = None,
     optimizer: Optimizer | None = None,
 ) -> Table:
-    """A new table with the rows of a file. `key`: which tensor, if there are several of two dimensions. `dtype`: that of
-    the file, unless another is given. States in the file are taken if `optimizer` has such."""
+    """A new table with the rows of a file. `key`: which tensor, if there are several of two dimensions. `dtype`: that
+    of the file, unless another is given. States in the file are taken if `optimizer` has such."""
     path = Path(path)
     read = _READERS.get(path.suffix)
     if read is None:
@@ -69,14 +69,18 @@ def import_table(
     chosen = _choose(found, key, path)
     rows = found[chosen]
     if rows.array.ndim != 2 or rows.dtype not in ("float32", "float16", "bfloat16", "float64"):
-        raise Mismatch(f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.array.shape}: rows are floats of two dimensions")
+        raise Mismatch(
+            f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.array.shape}: rows are floats of two dimensions"
+        )
     kind = dtype or ("float32" if rows.dtype == "float64" else rows.dtype)
     count, dim = rows.array.shape
     table = Table.create(space, name, rows=count, dim=dim, dtype=kind, optimizer=optimizer)
     try:
         states = found.get(chosen + ".state") if table.optimizer_state_width else None
         if states is not None and states.array.shape != (count, table.optimizer_state_width):
-            raise Mismatch(f"the states of {chosen!r} in {path} have the shape {states.array.shape}, not that of {optimizer}")
+            raise Mismatch(
+                f"the states of {chosen!r} in {path} have the shape {states.array.shape}, not that of {optimizer}"
+            )
         for first in range(0, count, _PART):
             ids = np.arange(first, min(count, first + _PART))
             part = np.ascontiguousarray(rows.array[first : first + _PART])
@@ -181,7 +185,9 @@ def _read_safetensors(path: Path) -> dict[str, _Rows]:
             kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
             if last - first != math.prod(shape) * kind.itemsize or not 0 <= first <= last <= size - 8 - length:
                 raise ValueError(f"{key!r} does not fit: part of the file is missing, or it is no such file")
-            array: Array = np.memmap(path, kind, "r", 8 + length + first, shape) if last > first else np.empty(shape, kind)
+            array: Array = (
+                np.memmap(path, kind, "r", 8 + length + first, shape) if last > first else np.empty(shape, kind)
+            )
             found[key] = _Rows(array, dtype)
         return found
     except (ValueError, KeyError, TypeError, OSError) as error:

@@ -13,7 +13,9 @@ from openshelf.tables.table import core_of, facts_of
 def tables(space: Space) -> list[str]:
     """The names of the tables in this space, on this host."""
     found = core_of(space).list("")
-    return sorted(name for name, _, _, _, kind, _, _ in found if kind == _core.Kind.TABLE and not name.startswith("\x03"))
+    return sorted(
+        name for name, _, _, _, kind, _, _ in found if kind == _core.Kind.TABLE and not name.startswith("\x03")
+    )
 
 
 def describe(space: Space, name: str) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from openshelf import _core
-from openshelf._sizes import whole
 from openshelf.errors import BadInput
-from openshelf.tables.table import Table
+from openshelf.tables.table import Table, threads_of
 
 
 def lookup_many(
@@ -22,7 +21,7 @@ def lookup_many(
     """For each table the rows of its ids, as Table.lookup. Nothing is written if one of the ids is out of range."""
     results: list[list[Any]] = [[] for _ in tables]
     rows = zip(tables, ids, _each(out, tables, ids), results, strict=True)
-    _core.table_read([t._lookup_request(i, o, False, consistent, r) for t, i, o, r in rows], whole(threads, "threads"))
+    _core.table_read([t._lookup_request(i, o, False, consistent, r) for t, i, o, r in rows], threads_of(threads))
     return [one[0] for one in results]
 
 
@@ -45,7 +44,7 @@ def bag_many(
         table._bag_request(one, start, mode, factors, room, include_last_offset, consistent, found)
         for table, one, start, factors, room, found in zip(tables, ids, *rest, results, strict=True)
     ]
-    _core.table_read(requests, whole(threads, "threads"))
+    _core.table_read(requests, threads_of(threads))
     return [one[0] for one in results]
 
 

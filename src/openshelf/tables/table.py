@@ -121,22 +121,23 @@ class Table(Handle):
 
     # Reading
 
-    def lookup(self, ids: Any, *, out: Any = None, raw: bool = False, consistent: bool = False, threads: int = 0) -> Any:
+    def lookup(
+        self, ids: Any, *, out: Any = None, raw: bool = False, consistent: bool = False, threads: int = 0
+    ) -> Any:
         """The rows of these ids as float32, in the shape of the ids and `dim`; written into `out` if given.
 
         `raw`: the rows as they are stored: of the table's dtype, those of integers as bytes with their scale and bias.
         OutOfRange, with nothing written, if there is no such row. `threads`: at most so many; 0 chooses.
         """
-        _core.table_read([self._lookup_request(ids, out, raw, consistent, results := [])], _threads(threads))
+        results: list[Any] = []
+        _core.table_read([self._lookup_request(ids, out, raw, consistent, results)], threads_of(threads))
         return results[0]
 
-    def _lookup_request(
-        self, ids: Any, out: Any, raw: bool, consistent: bool, results: list[Any]
-    ) -> tuple[Any, ...]:
+    def _lookup_request(self, ids: Any, out: Any, raw: bool, consistent: bool, results: list[Any]) -> tuple[Any, ...]:
         found = numbers_of(ids, "ids")
         width, dtype = self._stored_as() if flag(raw, "raw") else (self.dim, "float32")
         room = room_for(out, (*found.shape, width), dtype, ids)
-        results.append(room.out)
+        results += [room.out, found]  # kept until the rows are read
         return (
             self._core, found.given, NO_IDS, found.given[2], 1, MODES["max"], 0, room.address, room.stride,
             raw, flag(consistent, "consistent"), self.name,
@@ -164,7 +165,7 @@ class Table(Handle):
         """
         results: list[Any] = []
         request = self._bag_request(ids, offsets, mode, weights, out, include_last_offset, consistent, results)
-        _core.table_read([request], _threads(threads))
+        _core.table_read([request], threads_of(threads))
         return results[0]
 
     def _bag_request(
@@ -267,15 +268,13 @@ class Table(Handle):
     ) -> None:  # fmt: skip
         chosen = self.optimizer if optimizer is None else optimizer
         if chosen is None:
-            raise BadInput(
-                f"the table {self.name!r} was made without an optimizer: give one, as in update(ids, gradients, SGD(0.1))"
-            )
+            raise BadInput(f"the table {self.name!r} was made without an optimizer: give one, as SGD(0.1)")
         if not isinstance(chosen, self._kind):
             name = getattr(type(chosen), "__name__", repr(chosen))
             raise Mismatch(f"the rows of the table {self.name!r} have states of {self._kind.__name__}, not of {name}")
         self._core.update(
             ids, gradients, self.dim, count, offsets, bags, mean, weights, chosen.settings,
-            not flag(finite, "finite"), _threads(threads),
+            not flag(finite, "finite"), threads_of(threads),
         )  # fmt: skip
 
     def write(self, ids: Any, rows: Any, *, states: Any = None, raw: bool = False) -> None:
@@ -381,11 +380,11 @@ def _row_type(dtype: Any) -> int:
     return DTYPES.index(name)
 
 
-def _threads(threads: Any) -> int:
-    threads = whole(threads, "threads")
-    if not 0 <= threads <= 256:
-        raise BadInput(f"threads is from 0 (as many as are useful) to 256, got {threads}")
-    return threads
+def threads_of(threads: Any) -> int:
+    count = whole(threads, "threads")
+    if not 0 <= count <= 256:
+        raise BadInput(f"threads is from 0 (as many as are useful) to 256, got {count}")
+    return count
 
 
 def _writable(rows: Any) -> Any:

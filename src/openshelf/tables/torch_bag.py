@@ -18,7 +18,7 @@ from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table, check_offsets
 
 
-class TableBag(nn.Module):
+class TableBag(nn.Module):  # type: ignore[misc]
     """Bags of a table's rows, with the arguments and results of nn.EmbeddingBag, as float32.
 
     In training mode with gradients on, the backward pass updates the rows in place: `optimizer`, or the one that the
@@ -108,9 +108,9 @@ class TableBag(nn.Module):
         return f"{self.table!r}, mode={self.mode!r}"
 
 
-class _Bag(torch.autograd.Function):
+class _Bag(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, module: TableBag, ids: Tensor, starts: Tensor, weights: Tensor | None, entry: Tensor
     ) -> Tensor:
         table = module.table
@@ -123,7 +123,7 @@ class _Bag(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         module: TableBag = ctx.module
         ids, starts, *rest = ctx.saved_tensors
         weights = rest[0] if rest else None
