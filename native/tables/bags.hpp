@@ -20,6 +20,13 @@ struct Body {
     using V = typename L::V;
     using u64 = std::uint64_t;
 
+    struct Bag {
+        const char* const* rows;
+        u64 count;
+        const float* weights;
+        float* out;
+    };
+
     template <RowType T>
     static void scale_of(const char* row, u64 dim, float& scale, float& bias) {
         if constexpr (T == RowType::int8) {
@@ -87,10 +94,7 @@ struct Body {
     static void all_columns(const RowShape& shape, const Bag& bag) {
         u64 column = 0;
         auto blocks = [&]<u64 B>() {
-            while (column + B * L::N <= shape.dim) {
-                block<T, P, WEIGHTED, B>(shape, bag, column);
-                column += B * L::N;
-            }
+            for (; column + B * L::N <= shape.dim; column += B * L::N) block<T, P, WEIGHTED, B>(shape, bag, column);
         };
         if constexpr (L::REGISTERS > 8) blocks.template operator()<16>();
         blocks.template operator()<8>();
@@ -100,12 +104,35 @@ struct Body {
         if (column < shape.dim) block<T, P, WEIGHTED, 1, true>(shape, bag, column, shape.dim - column);
     }
 
+    template <RowType T, Pooling P, bool WEIGHTED>
+    static void each(const RowShape& shape, const Bags& bags) {
+        auto with = [&](const auto& pool) {
+            u64 begin = 0;
+            for (u64 at = 0; at < bags.count; at++) {
+                const u64 end = bags.ends[at];
+                pool(Bag{bags.rows + begin, end - begin, WEIGHTED ? bags.weights + begin : nullptr, reinterpret_cast<float*>(bags.out + at * bags.out_stride)});
+                begin = end;
+            }
+        };
+        // The two common sizes without asking for every bag what its columns are.
+        if (shape.dim == 8 * L::N) {
+            with([&](const Bag& bag) { block<T, P, WEIGHTED, 8>(shape, bag, 0); });
+        } else if (shape.dim == 16 * L::N && L::REGISTERS == 8) {
+            with([&](const Bag& bag) {
+                block<T, P, WEIGHTED, 8>(shape, bag, 0);
+                block<T, P, WEIGHTED, 8>(shape, bag, 8 * L::N);
+            });
+        } else {
+            with([&](const Bag& bag) { all_columns<T, P, WEIGHTED>(shape, bag); });
+        }
+    }
+
     template <RowType T>
-    static void bag(const RowShape& shape, const Bag& bag, Pooling pooling) {
-        if (pooling == Pooling::max) all_columns<T, Pooling::max, false>(shape, bag);
-        else if (pooling == Pooling::mean) all_columns<T, Pooling::mean, false>(shape, bag);
-        else if (bag.weights) all_columns<T, Pooling::sum, true>(shape, bag);
-        else all_columns<T, Pooling::sum, false>(shape, bag);
+    static void bags(const RowShape& shape, const Bags& some, Pooling pooling) {
+        if (pooling == Pooling::max) each<T, Pooling::max, false>(shape, some);
+        else if (pooling == Pooling::mean) each<T, Pooling::mean, false>(shape, some);
+        else if (some.weights) each<T, Pooling::sum, true>(shape, some);
+        else each<T, Pooling::sum, false>(shape, some);
     }
 
     template <class I>
@@ -230,7 +257,7 @@ struct Body {
 
     static constexpr Kernels kernels(const char* name) {
         return {name, largest<std::int32_t>, largest<std::int64_t>, finite,
-                {bag<RowType::float32>, bag<RowType::float16>, bag<RowType::bfloat16>, bag<RowType::int8>, bag<RowType::int4>},
+                {bags<RowType::float32>, bags<RowType::float16>, bags<RowType::bfloat16>, bags<RowType::int8>, bags<RowType::int4>},
                 {narrow<RowType::float32>, narrow<RowType::float16>, narrow<RowType::bfloat16>, narrow<RowType::int8>, narrow<RowType::int4>},
                 {sgd, adagrad, rowwise_adagrad, adam}};
     }

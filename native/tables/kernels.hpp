@@ -45,11 +45,13 @@ struct RowShape {
     std::uint32_t ahead;                         // rows between the one that is read and the one that is asked for
 };
 
-struct Bag {
-    const char* const* rows;                     // addresses; `ahead` more than `count` may be read
+struct Bags {
+    const char* const* rows;                     // addresses; `ahead` more than the last bag's end may be read
+    const std::uint32_t* ends;                   // of each bag, in `rows`; the next one begins there
     std::uint64_t count;
-    const float* weights;                        // null: all 1; of a sum only
-    float* out;
+    const float* weights;                        // of each row; null: all 1; of sums only
+    char* out;
+    std::uint64_t out_stride;                    // bytes from one bag's result to the next one's
 };
 
 struct Settings {                                // of an optimizer, at one step
@@ -57,14 +59,14 @@ struct Settings {                                // of an optimizer, at one step
     float correction1, correction2;              // of Adam: 1 - beta^step
 };
 
-using BagKernel = void (*)(const RowShape& shape, const Bag& bag, Pooling pooling);
+using BagKernel = void (*)(const RowShape& shape, const Bags& bags, Pooling pooling);
 
 struct Kernels {
     const char* name;
     std::uint64_t (*largest32)(const std::int32_t* ids, std::uint64_t count);  // as unsigned numbers: a negative one is huge
     std::uint64_t (*largest64)(const std::int64_t* ids, std::uint64_t count);
     bool (*finite)(const float* values, std::uint64_t count);
-    BagKernel bag[ROW_TYPES];                    // out = the rows pooled; an empty bag gives zeros
+    BagKernel bags[ROW_TYPES];                   // out = the rows of each bag pooled; an empty one gives zeros
     void (*narrow[ROW_TYPES])(const float* from, char* row, std::uint64_t dim);  // a row of these numbers, rounded to nearest
     void (*step[OPTIMIZERS])(float* row, float* state, const float* gradient, std::uint64_t dim, const Settings& settings);
 };

@@ -62,9 +62,9 @@ struct Narrow : Avx512 {
 
 static constexpr Kernels set = [] {
     Kernels all = Body<Avx512>::kernels("avx512");
-    all.bag[std::uint32_t(RowType::float32)] = Body<Narrow>::bag<RowType::float32>;
-    all.bag[std::uint32_t(RowType::float16)] = Body<Narrow>::bag<RowType::float16>;
-    all.bag[std::uint32_t(RowType::bfloat16)] = Body<Narrow>::bag<RowType::bfloat16>;
+    all.bags[std::uint32_t(RowType::float32)] = Body<Narrow>::bags<RowType::float32>;
+    all.bags[std::uint32_t(RowType::float16)] = Body<Narrow>::bags<RowType::float16>;
+    all.bags[std::uint32_t(RowType::bfloat16)] = Body<Narrow>::bags<RowType::bfloat16>;
     return all;
 }();
 const Kernels* const avx512_kernels = &set;

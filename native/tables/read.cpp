@@ -83,35 +83,47 @@ private:
     std::vector<const char*> at_;
 };
 
-static void pool(const ReadRequest& request, const RowShape& shape, const char* const* rows, u64 bag, BagKernel kernel) {
-    const u64 begin = request.begin(bag), count = request.end(bag) - begin;
-    char* out = request.out + bag * request.out_stride;
+// Bags [from, to) of a request, whose rows are at these addresses. `ends` is room for their ends.
+static void pool(const ReadRequest& request, const RowShape& shape, const char* const* rows, u64 from, u64 to, std::vector<u32>& ends) {
+    char* out = request.out + from * request.out_stride;
     if (request.raw) {
-        for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(rows[shape.ahead] + line);
-        std::memcpy(out, rows[0], shape.bytes);
+        for (u64 bag = 0; bag < to - from; bag++) {
+            for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(rows[bag + shape.ahead] + line);
+            std::memcpy(out + bag * request.out_stride, rows[bag], shape.bytes);
+        }
         return;
     }
-    kernel(shape, {rows, count, request.weights ? request.weights + begin : nullptr, reinterpret_cast<float*>(out)}, request.pooling);
+    const u64 first = request.begin(from);
+    ends.resize(to - from);
+    for (u64 bag = from; bag < to; bag++) ends[bag - from] = u32(request.end(bag) - first);
+    const float* weights = request.weights ? request.weights + first : nullptr;
+    kernels().bags[u32(request.table->head().row_type)](shape, {rows, ends.data(), to - from, weights, out, request.out_stride}, request.pooling);
+}
+
+// The bag after the last of those that begin with `from` and have not more than WINDOW ids together, or are one.
+static u64 window_end(const ReadRequest& request, u64 from, u64 to) {
+    const u64 begin = request.begin(from);
+    u64 bag = from + 1;
+    while (bag < to && request.end(bag) - begin <= WINDOW) bag++;
+    return bag;
 }
 
 static void read_bags(const ReadRequest& request, const Snapshot& rows, u64 from, u64 to) {
-    const u64 end = request.end(to - 1);
-    Window window(request, rows, end);
-    const BagKernel kernel = kernels().bag[u32(request.table->head().row_type)];
+    Window window(request, rows, request.end(to - 1));
+    const RowShape& shape = window.shape();
+    std::vector<u32> ends;
     std::optional<Versions> versions;
     if (request.consistent) versions.emplace(*request.table);
-    u64 ready = request.begin(from);             // ids up to here have addresses
-    for (u64 bag = from; bag < to; bag++) {
-        const u64 begin = request.begin(bag), finish = request.end(bag);
-        if (finish > ready || bag == from) {
-            ready = std::min(end, std::max(finish, begin + WINDOW));
-            window.move(begin, ready);
-            if (bag == from)
-                for (u64 index = begin; index < std::min(ready, begin + window.shape().ahead); index++)
-                    for (u64 line = 0; line < window.shape().bytes; line += 64) __builtin_prefetch(*window.at(index) + line);
-        }
-        if (versions) versions->whole(request, bag, window.shape(), window.at(begin), [&](const char* const* at) { pool(request, window.shape(), at, bag, kernel); });
-        else pool(request, window.shape(), window.at(begin), bag, kernel);
+    for (u64 bag = from, next; bag < to; bag = next) {
+        next = window_end(request, bag, to);
+        const u64 begin = request.begin(bag), end = request.end(next - 1);
+        window.move(begin, end);
+        if (bag == from)
+            for (u64 index = begin; index < std::min(end, begin + shape.ahead); index++)
+                for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(*window.at(index) + line);
+        if (!versions) pool(request, shape, window.at(begin), bag, next, ends);
+        for (u64 one = bag; versions && one < next; one++)
+            versions->whole(request, one, shape, window.at(request.begin(one)), [&](const char* const* at) { pool(request, shape, at, one, one + 1, ends); });
     }
 }
 
@@ -120,6 +132,7 @@ void read_rows(std::span<const ReadRequest> requests, u32 threads) {
     std::vector<std::shared_ptr<const Snapshot>> snapshots;
     u64 bytes = 0;
     for (const ReadRequest& request : requests) {
+        if (request.ids.count > ~0u) throw Error(Code::bad_input, "a call has at most 4294967295 ids of a table, got " + std::to_string(request.ids.count));
         if (request.offsets.at) check_offsets(request);
         snapshots.push_back(checked(*request.table, request.ids, request.title));
         bytes += request.ids.count * request.table->head().row_bytes;

@@ -56,6 +56,7 @@ public:
 
     TableHead& head() const { return *head_; }
     RowShape shape() const;
+    u64* stripes() const { return stripes_; }
     u64& stripe(u64 row) const { return stripes_[row & (head_->stripes - 1)]; }
     TableUndo& undo(u32 writer) const { return *reinterpret_cast<TableUndo*>(base_ + head_->undo_at + writer * head_->undo_stride); }
     char* undo_row(u32 writer) const { return reinterpret_cast<char*>(&undo(writer) + 1); }

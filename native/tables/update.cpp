@@ -78,7 +78,8 @@ public:
         auto* numbers = reinterpret_cast<float*>(row);
         if (!row_.empty()) {
             const char* only[] = {row};
-            kernels_.bag[u32(head_.row_type)]({head_.dim, head_.row_bytes, 0}, {only, 1, nullptr, row_.data()}, Pooling::max);
+            constexpr u32 END = 1;
+            kernels_.bags[u32(head_.row_type)]({head_.dim, head_.row_bytes, 0}, {only, &END, 1, nullptr, reinterpret_cast<char*>(row_.data()), 0}, Pooling::max);
             numbers = row_.data();
         }
         kernels_.step[u32(head_.optimizer)](numbers, reinterpret_cast<float*>(state), gradient, head_.dim, settings_);
@@ -185,9 +186,12 @@ void update_rows(const Update& update, u32 threads) {
                 for (u64 line = 0; line < head.state_bytes; line += 64) __builtin_prefetch(state + line, 1);
             }
             place(number, row, state);
-            const u64 first = firsts[number], count = firsts[number + 1] - first;
-            kernels().bag[u32(RowType::float32)]({head.dim, 4 * head.dim, 2}, {sources.at.data() + first, count, sources.weights.empty() ? nullptr : sources.weights.data() + first, gradient.data()},
-                                                 Pooling::sum);
+            const u64 first = firsts[number];
+            const u32 count = u32(firsts[number + 1] - first);
+            kernels().bags[u32(RowType::float32)]({head.dim, 4 * head.dim, 2},
+                                                  {sources.at.data() + first, &count, 1, sources.weights.empty() ? nullptr : sources.weights.data() + first,
+                                                   reinterpret_cast<char*>(gradient.data()), 0},
+                                                  Pooling::sum);
             writer.change(order[first].row, row, state, [&] { stepper(row, state, gradient.data()); });
         }
     });

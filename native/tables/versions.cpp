@@ -74,15 +74,23 @@ Whole whole_row(Table& table, u64 row, const char* at) {
     }
 }
 
-bool Versions::look(const Ids& ids, u64 begin, u64 count) {
-    if (words_.size() < count) words_.resize(count);
-    u64 owned = 0;
+template <class I>
+u64 Versions::note(const I* ids, u64 count) {
+    const u64* stripes = table_.stripes();
+    const u64 mask = table_.head().stripes - 1;
+    u64 owners = 0;
     for (u64 index = 0; index < count; index++) {
-        words_[index] = load(table_.stripe(ids[begin + index]), std::memory_order_relaxed);
-        owned |= stripe_owner(words_[index]);
+        at_[index] = u32(u64(ids[index]) & mask);
+        words_[index] = load(stripes[at_[index]], std::memory_order_relaxed);
+        owners |= stripe_owner(words_[index]);
     }
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (!owned) return true;
+    return owners;
+}
+
+bool Versions::look(const Ids& ids, u64 begin, u64 count) {
+    const u64 owners = ids.wide ? note(static_cast<const std::int64_t*>(ids.at) + begin, count) : note(static_cast<const std::int32_t*>(ids.at) + begin, count);
+    if (!owners) return true;
     for (u64 index = 0; index < count; index++) whole_row(table_, ids[begin + index], nullptr);  // waits
     return false;
 }

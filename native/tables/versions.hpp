@@ -34,7 +34,7 @@ public:
         for (int attempt = 0; attempt < attempts; attempt++) {
             if (!look(request.ids, begin, count)) continue;
             read(at);
-            if (same(request.ids, begin, count)) return;
+            if (same(count)) return;
         }
         read(copies(request.ids, begin, count, shape, at));
     }
@@ -42,16 +42,20 @@ public:
 private:
     static constexpr u64 LONG = 64;
     bool look(const Ids& ids, u64 begin, u64 count);  // false: somebody is changing one of the rows
-    bool same(const Ids& ids, u64 begin, u64 count) const {
+    template <class I>
+    u64 note(const I* ids, u64 count);           // stripes and their words; the owners of any of them
+    bool same(u64 count) const {
         std::atomic_thread_fence(std::memory_order_acquire);
+        const u64* stripes = table_.stripes();
         u64 different = 0;
-        for (u64 index = 0; index < count; index++) different |= load(table_.stripe(ids[begin + index]), std::memory_order_relaxed) ^ words_[index];
+        for (u64 index = 0; index < count; index++) different |= load(stripes[at_[index]], std::memory_order_relaxed) ^ words_[index];
         return !different;
     }
     const char* const* copies(const Ids& ids, u64 begin, u64 count, const RowShape& shape, const char* const* at);  // row by row
 
     Table& table_;
-    std::vector<u64> words_;
+    u64 words_[LONG];
+    u32 at_[LONG];                               // stripes of the rows
     std::vector<char> bytes_;
     std::vector<const char*> copied_;
 };

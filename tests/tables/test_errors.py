@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -186,11 +187,12 @@ def test_a_reader_cannot_change_a_table(home: Any) -> None:
     with Space.open("shelf", "r") as space:
         table = Table.open(space, "t")
         assert table.lookup([1]).any()
-        for call in (
+        calls: list[Callable[[], None]] = [
             lambda: table.update([1], np.ones((1, 4)), SGD(1)),
             lambda: table.write([1], np.ones((1, 4))),
             lambda: table.grow(1),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(NotPermitted, match="read-only"):
                 call()
 

@@ -108,7 +108,7 @@ def test_wrong_arguments_are_named(space: Space) -> None:
     with pytest.raises(OutOfRange, match=r"padding_idx 50 is out of range for the table 't' \(50 rows\)"):
         TableBag(ours.table, padding_idx=50)
     with pytest.raises(Mismatch, match="needs a Table"):
-        TableBag(nn.Linear(2, 2))  # type: ignore[arg-type]
+        TableBag(nn.Linear(2, 2))
     with pytest.raises(BadInput, match="per_sample_weights go with mode='sum'"):
         ours(IDS, OFFSETS, torch.ones(10))
     with pytest.raises(Mismatch, match="one weight for each id"):

@@ -1,4 +1,4 @@
-"""What other processes do in tests of tables. A row holds one number in all its columns, so that half a change shows."""
+"""What other processes do in tests of tables. A row holds one number in all columns, so that half a change shows."""
 
 from __future__ import annotations
 
