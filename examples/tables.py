@@ -35,9 +35,8 @@ def main() -> None:
     updated = here.recv()
     process.join()
     bags = table.bag(np.arange(200), offsets=[0, 100], mode="mean", consistent=True)
-    print(
-        f"{updated:,} rows were updated; the mean of trained rows is {bags[0].mean():.2f}, of others {bags[1].mean():.2f}"
-    )
+    trained, others = bags.mean(1)
+    print(f"{updated:,} rows were updated; the mean of trained rows is {trained:.2f}, of others {others:.2f}")
     osf.Space.remove(NAME)
 
 

@@ -9,6 +9,7 @@
 
 #include "space/sync.hpp"
 #include "tables/initial.hpp"
+#include "tiers/client.hpp"
 
 namespace osf::tables {
 
@@ -110,6 +111,7 @@ Table::Table(std::shared_ptr<Space> in, Held held) : space(std::move(in)), held_
 }
 
 Table::~Table() {
+    for (u64 pin : in_memory_) tiers_of(*space)->unpin(pin);
     for (const Held& array : arrays_) space->release(array);
     space->release(held_);
 }
@@ -151,6 +153,16 @@ Held Table::make_array(u32 number, u64 rows, bool state) {
     return held;
 }
 
+char* Table::keep(const Held& array) {
+    char* at = space->bytes(array);
+    arrays_.push_back(array);
+    if (TierClient* tiers = tiers_of(*space); tiers && tiers->plain()) {
+        in_memory_.push_back(tiers->ask(Want::pin, at, space->record(array).nbytes, 0));
+        tiers->wait(in_memory_.back(), -1);
+    }
+    return at;
+}
+
 // With the lock, or while nobody else has the table.
 void Table::add_part(u64 rows) {
     const u32 number = load(head_->parts);
@@ -173,7 +185,7 @@ void Table::add_part(u64 rows) {
     step();
     store(head_->parts, number + 1);
     std::lock_guard guard(mutex_);
-    arrays_.insert(arrays_.end(), made.begin(), made.end());
+    for (const Held& held : made) keep(held);
     auto next = std::make_shared<Snapshot>(snapshot_ ? *snapshot_ : Snapshot{});
     next->parts.push_back({part.first, reinterpret_cast<char*>(part.rows_address), reinterpret_cast<char*>(part.state_address)});
     snapshot_ = next;
@@ -231,8 +243,7 @@ std::shared_ptr<const Snapshot> Table::snapshot() {
             Held held = space->find(hidden_part(head_->id, number, state));
             if (!held) throw Error(Code::closed, "the table '" + name() + "' is being deleted");
             space->hand_out(held);
-            arrays_.push_back(held);
-            return space->bytes(held);
+            return keep(held);
         };
         char* first = pinned(false);
         next->parts.push_back({part(number).first, first, head_->state_bytes ? pinned(true) : nullptr});

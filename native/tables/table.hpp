@@ -70,6 +70,7 @@ private:
     void add_part(u64 rows);
     void fill(u64 from, u64 to);                 // rows that nobody reads yet
     Held make_array(u32 number, u64 rows, bool state);
+    char* keep(const Held& array);               // its bytes; of a process that does not notice touches, held in memory
 
     Held held_;
     char* base_ = nullptr;
@@ -78,6 +79,7 @@ private:
     std::mutex mutex_;                           // of what follows
     std::shared_ptr<const Snapshot> snapshot_;
     std::vector<Held> arrays_;                   // of the snapshot's parts
+    std::vector<u64> in_memory_;                 // pins of a flash tier
 };
 
 }  // namespace osf::tables
