@@ -7,7 +7,7 @@ NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.tom
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-tables-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
 tour: $(VENV)/.built $(if $(LIGHT),,$(VENV)/.torch)
 	$(BIN)/openshelf tour
 
@@ -154,6 +154,19 @@ bench-kv-peers: $(KV_PEERS)/.built
 	( command -v redis-server && for l in $(KV_LIBRARIES); do /sbin/ldconfig -p | grep -F $$l || exit 1; done ) > /dev/null || \
 	  { apt-get update -qq && apt-get install -y -qq redis-server libibverbs1 libcurl4 libnuma1; }
 	$(KV_PEERS)/bin/python bench/kv_peers.py
+
+# The peers of bench/tables.py, which skips those that are missing, in an environment that sees the other one. FBGEMM asks for another
+# torch than it needs.
+TABLES_PEERS := build/tables-peers-venv
+$(TABLES_PEERS)/.built: bench/peers/tables.txt $(VENV)/.built $(VENV)/.test
+	$(PYTHON) -m venv $(TABLES_PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(TABLES_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/openshelf_environment.pth
+	$(TABLES_PEERS)/bin/pip install -q --no-deps -r bench/peers/tables.txt
+	touch $@
+
+bench-tables-peers: $(TABLES_PEERS)/.built
+	$(TABLES_PEERS)/bin/python bench/tables.py
 
 # The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
 bench-hosts-peers: $(VENV)/.built $(VENV)/.test

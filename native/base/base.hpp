@@ -26,6 +26,7 @@ constexpr u64 div_up(u64 value, u64 by) { return (value + by - 1) / by; }
 enum class Code {
     name_taken, unknown_name, no_room, bad_address, address_occupied, wrong_version, corrupt,
     not_permitted, closed, too_many_members, broken_barrier, bad_input, host_lost, refused, os, flash, cancelled,
+    out_of_range,
 };
 
 struct Error : std::runtime_error {

@@ -24,6 +24,7 @@ void bind_tier_policy(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_stream(nb::module_& m);
 void bind_flow(nb::module_& m);
+void bind_tables(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -44,6 +45,7 @@ static const char* error_name(osf::Code code) {
         case Code::refused: return "Refused";
         case Code::flash: return "FlashFailed";
         case Code::cancelled: return "Cancelled";
+        case Code::out_of_range: return "OutOfRange";
         case Code::os: break;
     }
     return "OpenshelfError";
@@ -84,4 +86,5 @@ NB_MODULE(_core, m) {
     osf::bind::bind_device(m);
     osf::bind::bind_stream(m);
     osf::bind::bind_flow(m);
+    osf::bind::bind_tables(m);
 }

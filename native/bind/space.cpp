@@ -268,7 +268,7 @@ void bind_space(nb::module_& m) {
              })
         .def("remove", [](Space& space, std::string_view name, const Pin* only) {
                  nb::gil_scoped_release release;
-                 return only ? space.remove(name, only->held.record) : space.remove(name, 0, kind_channel);
+                 return only ? space.remove(name, only->held.record) : space.remove(name, 0, true);
              }, "name"_a, "only"_a.none() = nb::none())
         .def("rename", [](Space& space, std::string_view from, std::string_view to) { nb::gil_scoped_release release; space.rename(from, to); })
         .def("list", list)

@@ -139,7 +139,7 @@ void Session::remove(In& in) {
         Proxy::Use pin(*proxy_, number);
         removed = space_.remove(name, pin.held().record);
     } else {
-        removed = space_.remove(name, 0, kind_channel);
+        removed = space_.remove(name, 0, true);
     }
     reply(Out().add(u8(removed)));
 }

@@ -119,7 +119,7 @@ void Space::publish(const Held& held, bool replace) {
         } else {
             if (!replace) throw Error(Code::name_taken, "'" + name + "' exists already in the space '" + header().name + "'; delete it first or ask to replace it");
             Record& other = this->record(old.record);
-            if (other.kind) throw Error(Code::name_taken, "'" + name + "' is no array but a lock, barrier, channel, counter or KV pool of the space '" + header().name + "'; delete it first");
+            if (other.kind) throw Error(Code::name_taken, "'" + name + "' is no array but a lock, barrier, channel, counter, KV pool or table of the space '" + header().name + "'; delete it first");
             replaced = other.nbytes;
             swap(members.pin(pin), old.record | TRANSIENT);
             step();
@@ -141,14 +141,14 @@ void Space::publish(const Held& held, bool replace) {
     else members.give_pin(pin);
 }
 
-bool Space::remove(std::string_view name, u64 only, u8 except) {
+bool Space::remove(std::string_view name, u64 only, bool careful) {
     need_write();
     u64 hash = hash_name(name);
     u32 pin = members.take_pin();
     index.lock(Index::stripe_of(hash));
     Found found = index.find(hash, name);
     if (only && found.record != only) found = {};
-    bool excepted = found.record && this->record(found.record).kind == except;
+    bool excepted = found.record && careful && has_arrays(this->record(found.record).kind);
     u64 bytes = 0;
     if (found.record && !excepted) {
         Record& record = this->record(found.record);

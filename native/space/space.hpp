@@ -99,8 +99,8 @@ public:
     Held find(std::string_view name);
     Held at(u64 address);                                    // the array around an address
     void release(const Held& held) noexcept;
-    // only: not if another record has the name by now; except: not if it is of this kind, and says so by throwing bad_input
-    bool remove(std::string_view name, u64 only = 0, u8 except = 255);
+    // only: not if another record has the name by now; careful: not what has arrays of hidden names; throws bad_input then
+    bool remove(std::string_view name, u64 only = 0, bool careful = false);
     void rename(std::string_view from, std::string_view to);
     std::vector<Entry> list(std::string_view prefix);
 

@@ -6,6 +6,7 @@ from openshelf.errors import OpenshelfError
 from openshelf.fabric import Fabric
 from openshelf.kv import KVPool, Layout
 from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Transfer, Where, spaces
+from openshelf.tables import Table
 
 __all__ = [
     "Array",
@@ -20,6 +21,7 @@ __all__ = [
     "Lock",
     "OpenshelfError",
     "Space",
+    "Table",
     "Transfer",
     "Where",
     "spaces",

@@ -24,6 +24,7 @@ from openshelf.cli import (
     probe,
     rm,
     stat,
+    tables,
     top,
     tour,
     twin,
@@ -32,7 +33,7 @@ from openshelf.cli._screen import printable
 from openshelf.errors import OpenshelfError
 
 _COMMANDS = (
-    create, ls, stat, top, rm, kv, plan, hosts, keeper, metrics, probe, fabric, twin, tour, completion,
+    create, ls, stat, top, rm, kv, tables, plan, hosts, keeper, metrics, probe, fabric, twin, tour, completion,
 )  # fmt: skip
 _EPILOG = """\
 `openshelf COMMAND --help` says more of each, with examples. Every command has --json. Commands that show something

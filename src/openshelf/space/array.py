@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from openshelf.space.transfer import Pinned, Transfer
 
 _DRAFT, _LIVE = int(_core.State.DRAFT), int(_core.State.LIVE)
-HIDDEN = ("\x01", "\x02")  # how names begin that keep unnamed arrays alive in channels, and those of claims
+# How names begin that keep unnamed arrays alive in channels, those of claims, and those of the parts of tables.
+HIDDEN = ("\x01", "\x02", "\x03")
 
 
 class Array(Handle, LikeNumpy):

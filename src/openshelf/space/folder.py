@@ -23,8 +23,9 @@ from openshelf.space.sent import Handle, address_of, open_folder, send
 from openshelf.space.sync import Barrier, Channel, Counter, Lock
 from openshelf.space.temporary import Stake
 
-_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER = map(
-    int, (_core.Kind.ARRAY, _core.Kind.LOCK, _core.Kind.BARRIER, _core.Kind.CHANNEL, _core.Kind.COUNTER)
+_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER, _TABLE = map(
+    int,
+    (_core.Kind.ARRAY, _core.Kind.LOCK, _core.Kind.BARRIER, _core.Kind.CHANNEL, _core.Kind.COUNTER, _core.Kind.TABLE),
 )
 _WORDS = of_numpy(np.dtype(np.int64))
 _KINDS = tuple(kind.name.lower() for kind in _core.Kind)
@@ -261,10 +262,15 @@ class Folder(Handle):
         full_name = array_name(self._prefix, name)
         try:
             found = self._native.remove(full_name)
-        except BadInput:  # a channel: arrays may be under way in it
+        except BadInput:  # a channel: arrays may be under way in it; a table: its rows are arrays of their own
             pin = self._native.find(full_name)
             if pin is not None and pin.kind == _CHANNEL:
                 _core.channel_discard(pin)
+            elif pin is not None and pin.kind == _TABLE:
+                if not isinstance(pin, _core.Pin):
+                    raise BadInput(f"{full_name!r} is a table of another host: delete it there") from None
+                _core.table_discard(pin)
+                return
             found = pin is not None and self._native.remove(full_name, pin)
         if not found:
             raise self._unknown(name)

@@ -1,0 +1,167 @@
+#include "tables/read.hpp"
+
+#include <algorithm>
+
+#include "tables/choose.hpp"
+#include "tables/versions.hpp"
+#include "tables/workers.hpp"
+
+namespace osf::tables {
+
+constexpr u64 WINDOW = 256;                      // ids that become addresses at a time
+
+u64 Ids::largest() const {
+    return wide ? kernels().largest64(static_cast<const std::int64_t*>(at), count) : kernels().largest32(static_cast<const std::int32_t*>(at), count);
+}
+
+[[noreturn]] static void no_such_row(const Ids& ids, u64 rows, const std::string& title) {
+    u64 at = 0;
+    while (ids[at] < rows) at++;
+    throw Error(Code::out_of_range, "id " + std::to_string(std::int64_t(ids[at])) + ", at position " + std::to_string(at) + " of " + std::to_string(ids.count) +
+                                        ", is out of range for the table '" + title + "' (" + std::to_string(rows) + " rows)");
+}
+
+std::shared_ptr<const Snapshot> checked(Table& table, const Ids& ids, const std::string& title) {
+    auto snapshot = table.snapshot();
+    // Narrow ids are compared as 32 bits: a negative one is larger than any row that a narrow id could name.
+    if (ids.count) {
+        const u64 most = ids.largest(), rows = ids.wide ? snapshot->rows : std::min<u64>(snapshot->rows, 1ull << 31);
+        if (most >= rows) no_such_row(ids, snapshot->rows, title);
+    }
+    return snapshot;
+}
+
+static void check_offsets(const ReadRequest& request) {
+    u64 before = 0;
+    for (u64 bag = 0; bag < request.bags; bag++) {
+        const u64 at = request.offsets[bag];
+        if (at < before || at > request.ids.count || (bag == 0 && at != 0))
+            throw Error(Code::bad_input, "offsets of bags begin with 0, do not fall and do not go beyond the ids: offset " + std::to_string(bag) + " of the table '" +
+                                             request.title + "' is " + std::to_string(std::int64_t(at)) + (bag ? ", after " + std::to_string(before) : "") + ", with " +
+                                             std::to_string(request.ids.count) + " ids");
+        before = at;
+    }
+    if (!request.bags && request.ids.count) throw Error(Code::bad_input, "there are " + std::to_string(request.ids.count) + " ids and no offsets: a bag begins at 0");
+}
+
+// Addresses of the rows [from, to) of a request's ids, and some more of the last one's, which kernels may ask for.
+class Window {
+public:
+    Window(const ReadRequest& request, const Snapshot& rows, u64 end) : request_(request), rows_(rows), end_(end), shape_(request.table->shape()) {}
+
+    void move(u64 from, u64 to) {
+        from_ = from;
+        const u64 more = std::min(end_, to + shape_.ahead);
+        at_.resize(to - from + shape_.ahead);
+        if (rows_.parts.size() == 1) {
+            const char* base = rows_.parts[0].rows;
+            if (request_.ids.wide) of_one<std::int64_t>(base, from, more);
+            else of_one<std::int32_t>(base, from, more);
+        } else {
+            for (u64 index = from; index < more; index++) {
+                const u64 row = request_.ids[index];
+                const Snapshot::Part& part = rows_.part_of(row);
+                at_[index - from] = part.rows + (row - part.first) * shape_.bytes;
+            }
+        }
+        for (u64 index = more; index < to + shape_.ahead; index++) at_[index - from] = more > from ? at_[more - from - 1] : nullptr;
+    }
+    const char* const* at(u64 index) const { return at_.data() + (index - from_); }
+    const RowShape& shape() const { return shape_; }
+
+private:
+    template <class I>
+    void of_one(const char* base, u64 from, u64 to) {
+        const I* ids = static_cast<const I*>(request_.ids.at);
+        for (u64 index = from; index < to; index++) at_[index - from] = base + u64(ids[index]) * shape_.bytes;
+    }
+    const ReadRequest& request_;
+    const Snapshot& rows_;
+    const u64 end_;
+    const RowShape shape_;
+    u64 from_ = 0;
+    std::vector<const char*> at_;
+};
+
+// Bags [from, to) of a request, whose rows are at these addresses. `ends` is room for their ends.
+static void pool(const ReadRequest& request, const RowShape& shape, const char* const* rows, u64 from, u64 to, std::vector<u32>& ends) {
+    char* out = request.out + from * request.out_stride;
+    if (request.raw) {
+        for (u64 bag = 0; bag < to - from; bag++) {
+            for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(rows[bag + shape.ahead] + line);
+            std::memcpy(out + bag * request.out_stride, rows[bag], shape.bytes);
+        }
+        return;
+    }
+    const u64 first = request.begin(from);
+    ends.resize(to - from);
+    for (u64 bag = from; bag < to; bag++) ends[bag - from] = u32(request.end(bag) - first);
+    const float* weights = request.weights ? request.weights + first : nullptr;
+    kernels().bags[u32(request.table->head().row_type)](shape, {rows, ends.data(), to - from, weights, out, request.out_stride}, request.pooling);
+}
+
+// The bag after the last of those that begin with `from` and have not more than WINDOW ids together, or are one.
+static u64 window_end(const ReadRequest& request, u64 from, u64 to) {
+    const u64 begin = request.begin(from);
+    u64 bag = from + 1;
+    while (bag < to && request.end(bag) - begin <= WINDOW) bag++;
+    return bag;
+}
+
+static void read_bags(const ReadRequest& request, const Snapshot& rows, u64 from, u64 to) {
+    Window window(request, rows, request.end(to - 1));
+    const RowShape& shape = window.shape();
+    std::vector<u32> ends;
+    std::optional<Versions> versions;
+    if (request.consistent) versions.emplace(*request.table);
+    for (u64 bag = from, next; bag < to; bag = next) {
+        next = window_end(request, bag, to);
+        const u64 begin = request.begin(bag), end = request.end(next - 1);
+        window.move(begin, end);
+        if (bag == from)
+            for (u64 index = begin; index < std::min(end, begin + shape.ahead); index++)
+                for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(*window.at(index) + line);
+        if (!versions) pool(request, shape, window.at(begin), bag, next, ends);
+        for (u64 one = bag; versions && one < next; one++)
+            versions->whole(request, one, shape, window.at(request.begin(one)), [&](const char* const* at) { pool(request, shape, at, one, one + 1, ends); });
+    }
+}
+
+void read_rows(std::span<const ReadRequest> requests, u32 threads) {
+    struct Piece { u64 request, from, to; };
+    std::vector<std::shared_ptr<const Snapshot>> snapshots;
+    u64 bytes = 0;
+    for (const ReadRequest& request : requests) {
+        if (request.ids.count > ~0u) throw Error(Code::bad_input, "a call has at most 4294967295 ids of a table, got " + std::to_string(request.ids.count));
+        if (request.offsets.at) check_offsets(request);
+        snapshots.push_back(checked(*request.table, request.ids, request.title));
+        bytes += request.ids.count * request.table->head().row_bytes;
+    }
+    if (!threads && bytes < MIB) threads = 1;
+    std::vector<Piece> pieces;
+    for (u64 at = 0; at < requests.size(); at++) {
+        const ReadRequest& request = requests[at];
+        const u64 share = request.ids.count * request.table->head().row_bytes;
+        const u64 parts = threads == 1 ? 1 : std::clamp<u64>(share / (256 * KIB), 1, 256);
+        const u64 each = div_up(std::max<u64>(request.bags, 1), parts);
+        for (u64 from = 0; from < request.bags; from += each) pieces.push_back({at, from, std::min(request.bags, from + each)});
+        if (!request.table->space->read_only())
+            std::atomic_ref<u64>(request.table->head().read_rows).fetch_add(request.ids.count, std::memory_order_relaxed);
+    }
+    run_pieces(pieces.size(), threads, [&](u64 number) {
+        const Piece& piece = pieces[number];
+        read_bags(requests[piece.request], *snapshots[piece.request], piece.from, piece.to);
+    });
+}
+
+void prefetch_rows(Table& table, const Ids& ids) {
+    auto rows = checked(table, ids, table.name());
+    const u64 bytes = table.head().row_bytes;
+    for (u64 index = 0; index < ids.count; index++) {
+        const Snapshot::Part& part = rows->part_of(ids[index]);
+        const char* row = part.rows + (ids[index] - part.first) * bytes;
+        for (u64 line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, 2);
+    }
+}
+
+}  // namespace osf::tables

@@ -1,0 +1,237 @@
+#include "tables/update.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "tables/choose.hpp"
+#include "tables/order.hpp"
+#include "tables/versions.hpp"
+#include "tables/workers.hpp"
+
+namespace osf::tables {
+
+// A record for old rows, held by a thread while it writes.
+class Writer {
+public:
+    explicit Writer(Table& table) : table_(table) {
+        const u32 self = table.space->members.executor();
+        if (!self) throw Error(Code::closed, "this process is no member of the space: it cannot change tables there");
+        for (u64 turn = 0;; turn++) {
+            for (number_ = 0; number_ < TABLE_WRITERS; number_++)
+                if (!load(table.undo(number_).owner, std::memory_order_relaxed) && cas(table.undo(number_).owner, 0u, self)) return;
+            if (turn % 32 == 0) table.mend();
+            timespec nap{0, 50'000};
+            nanosleep(&nap, nullptr);
+        }
+    }
+    ~Writer() { store(table_.undo(number_).owner, 0u); }
+    Writer(const Writer&) = delete;
+    Writer& operator=(const Writer&) = delete;
+
+    template <class Change>
+    void change(u64 row, char* at, char* state, const Change& work) {
+        const TableHead& head = table_.head();
+        TableUndo& undo = table_.undo(number_);
+        const u64 changes = take_stripe(table_, row);
+        step();
+        std::memcpy(table_.undo_row(number_), at, head.row_bytes);
+        if (state) std::memcpy(table_.undo_state(number_), state, head.state_bytes);
+        step();
+        store(undo.armed, row + 1);
+        // No store of the change may come before this one: x86 keeps stores in order, other processors are told so.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        step();
+        work();
+        step();
+        store(undo.armed, 0ull);
+        step();
+        give_stripe(table_, row, changes);
+    }
+
+private:
+    Table& table_;
+    u32 number_ = 0;
+};
+
+void Table::mend() {
+    for (u32 writer = 0; writer < TABLE_WRITERS; writer++) {
+        TableUndo& record = undo(writer);
+        const u32 owner = load(record.owner);
+        if (!owner || space->members.alive(owner)) continue;
+        if (const u64 row = load(record.armed) - 1; row != ~0ull) {
+            const u64 changes = take_stripe(*this, row);
+            roll_back(*this, row & (head_->stripes - 1));
+            give_stripe(*this, row, changes);
+        }
+        if (cas(record.owner, owner, 0u)) std::atomic_ref<u64>(head_->interrupted).fetch_add(1);
+    }
+}
+
+// The state of a row that is not a float32 one is computed as such, and the row is rounded afterwards.
+class Stepper {
+public:
+    Stepper(Table& table, const Settings& settings)
+        : kernels_(kernels()), head_(table.head()), settings_(settings), row_(head_.row_type == RowType::float32 ? 0 : head_.dim) {}
+
+    void operator()(char* row, char* state, const float* gradient) {
+        auto* numbers = reinterpret_cast<float*>(row);
+        if (!row_.empty()) {
+            const char* only[] = {row};
+            constexpr u32 END = 1;
+            kernels_.bags[u32(head_.row_type)]({head_.dim, head_.row_bytes, 0}, {only, &END, 1, nullptr, reinterpret_cast<char*>(row_.data()), 0}, Pooling::max);
+            numbers = row_.data();
+        }
+        kernels_.step[u32(head_.optimizer)](numbers, reinterpret_cast<float*>(state), gradient, head_.dim, settings_);
+        step();
+        if (!row_.empty()) kernels_.narrow[u32(head_.row_type)](numbers, row, head_.dim);
+    }
+
+private:
+    const Kernels& kernels_;
+    const TableHead& head_;
+    const Settings settings_;
+    std::vector<float> row_;
+};
+
+static void check_gradients(const Update& update) {
+    const u64 dim = update.table->head().dim;
+    for (u64 at = 0; at < update.gradient_count; at++) {
+        const float* gradient = update.gradients + at * update.stride;
+        if (kernels().finite(gradient, dim)) continue;
+        u64 column = 0;
+        while (std::isfinite(gradient[column])) column++;
+        throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table '" + update.table->name() + "' has " + std::to_string(gradient[column]) +
+                                         " in column " + std::to_string(column) + ": nothing was changed; leave the batch out, or pass finite=False to apply it");
+    }
+    if (!update.weights || kernels().finite(update.weights, update.ids.count)) return;
+    throw Error(Code::bad_input, "the weights of a batch for the table '" + update.table->name() + "' are not all finite: nothing was changed; pass finite=False to apply it");
+}
+
+// For each id, in the order of rows: where its gradient is, and by what it is multiplied.
+struct Sources {
+    std::vector<const char*> at;
+    std::vector<float> weights;                  // empty: all 1
+};
+
+static Sources sources_of(const Update& update, std::span<const Ordered> order) {
+    Sources found;
+    const u64 count = update.ids.count;
+    std::vector<u32> bag_of;
+    std::vector<float> factors;
+    if (update.offsets.at) {
+        bag_of.resize(count);
+        if (update.mean) factors.resize(count);
+        for (u64 bag = 0; bag < update.bags; bag++) {
+            const u64 begin = update.offsets[bag], end = bag + 1 < update.bags ? update.offsets[bag + 1] : count;
+            for (u64 at = begin; at < end; at++) {
+                bag_of[at] = u32(bag);
+                if (update.mean) factors[at] = 1.0f / float(end - begin);
+            }
+        }
+    }
+    const float* by = update.mean ? factors.data() : update.weights;
+    found.at.resize(count + 16);
+    if (by) found.weights.resize(count);
+    for (u64 at = 0; at < count; at++) {
+        const u64 position = order[at].position;
+        found.at[at] = reinterpret_cast<const char*>(update.gradients + (update.offsets.at ? bag_of[position] : position) * update.stride);
+        if (by) found.weights[at] = by[position];
+    }
+    for (u64 at = count; at < found.at.size(); at++) found.at[at] = reinterpret_cast<const char*>(update.gradients);
+    return found;
+}
+
+void update_rows(const Update& update, u32 threads) {
+    Table& table = *update.table;
+    TableHead& head = table.head();
+    table.need_write();
+    if (head.row_type == RowType::int8 || head.row_type == RowType::int4)
+        throw Error(Code::bad_input, "the table '" + table.name() + "' has rows of integers, which no optimizer changes: train one of float32, float16 or bfloat16, and write() rows of it here");
+    if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+    auto rows = checked(table, update.ids, table.name());
+    if (!update.any_number) check_gradients(update);
+    if (!update.ids.count) return;
+    const std::vector<Ordered> order = in_order(update.ids);
+    const Sources sources = sources_of(update, order);
+    Settings settings = update.settings;
+    const u64 step_number = std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
+    if (head.optimizer == Optimizer::adam) {
+        settings.correction1 = float(1 - std::pow(double(settings.beta1), double(step_number)));
+        settings.correction2 = float(1 - std::pow(double(settings.beta2), double(step_number)));
+    }
+    std::vector<u64> firsts;                     // of each row's ids, in `order`
+    for (u64 at = 0; at < order.size(); at++)
+        if (!at || order[at].row != order[at - 1].row) firsts.push_back(at);
+    const u64 changed = firsts.size();
+    firsts.push_back(order.size());
+    constexpr u64 PIECE = 512, AHEAD = 4;
+    if (!threads && changed <= 2 * PIECE) threads = 1;
+    run_pieces(div_up(changed, PIECE), threads, [&](u64 piece) {
+        Writer writer(table);
+        Stepper stepper(table, settings);
+        std::vector<float> gradient(head.dim);
+        auto place = [&](u64 number, char*& row, char*& state) {
+            const u64 wanted = order[firsts[number]].row;
+            const Snapshot::Part& part = rows->part_of(wanted);
+            row = part.rows + (wanted - part.first) * head.row_bytes;
+            state = head.state_bytes ? part.state + (wanted - part.first) * head.state_bytes : nullptr;
+        };
+        const u64 last = std::min(changed, (piece + 1) * PIECE);
+        for (u64 number = piece * PIECE; number < last; number++) {
+            char *row, *state;
+            if (number + AHEAD < last) {
+                place(number + AHEAD, row, state);
+                for (u64 line = 0; line < head.row_bytes; line += 64) __builtin_prefetch(row + line, 1);
+                for (u64 line = 0; line < head.state_bytes; line += 64) __builtin_prefetch(state + line, 1);
+            }
+            place(number, row, state);
+            const u64 first = firsts[number];
+            const u32 count = u32(firsts[number + 1] - first);
+            kernels().bags[u32(RowType::float32)]({head.dim, 4 * head.dim, 2},
+                                                  {sources.at.data() + first, &count, 1, sources.weights.empty() ? nullptr : sources.weights.data() + first,
+                                                   reinterpret_cast<char*>(gradient.data()), 0},
+                                                  Pooling::sum);
+            writer.change(order[first].row, row, state, [&] { stepper(row, state, gradient.data()); });
+        }
+    });
+    std::atomic_ref<u64>(head.updated_rows).fetch_add(changed);
+}
+
+void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states) {
+    table->need_write();
+    const TableHead& head = table->head();
+    auto rows = checked(*table, ids, table->name());
+    Writer writer(*table);
+    const u64 bytes = raw ? head.row_bytes : 4 * head.dim;
+    for (u64 at = 0; at < ids.count; at++) {
+        const u64 row = ids[at];
+        const Snapshot::Part& part = rows->part_of(row);
+        char* to = part.rows + (row - part.first) * head.row_bytes;
+        char* state = head.state_bytes ? part.state + (row - part.first) * head.state_bytes : nullptr;
+        writer.change(row, to, state, [&] {
+            if (raw) std::memcpy(to, given + at * bytes, bytes);
+            else kernels().narrow[u32(head.row_type)](reinterpret_cast<const float*>(given + at * bytes), to, head.dim);
+            step();
+            if (states && state) std::memcpy(state, states + at * head.state_bytes, head.state_bytes);
+        });
+    }
+}
+
+void read_states(const std::shared_ptr<Table>& table, const Ids& ids, char* out) {
+    const TableHead& head = table->head();
+    auto rows = checked(*table, ids, table->name());
+    for (u64 at = 0; at < ids.count; at++) {
+        const Snapshot::Part& part = rows->part_of(ids[at]);
+        const char* state = part.state + (ids[at] - part.first) * head.state_bytes;
+        for (;;) {
+            const Whole whole = whole_row(*table, ids[at], state);
+            const char* from = whole.row == state ? state : whole.row + align_up(head.row_bytes, 8);  // or of an undo record
+            std::memcpy(out + at * head.state_bytes, from, head.state_bytes);
+            std::atomic_thread_fence(std::memory_order_acquire);
+            if (load(table->stripe(ids[at]), std::memory_order_relaxed) == whole.word) break;
+        }
+    }
+}
+
+}  // namespace osf::tables

@@ -1,0 +1,48 @@
+"""`openshelf tables`, as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.test_commands import answer, openshelf
+
+import openshelf as osf
+from openshelf.tables import RowwiseAdagrad, Uniform
+
+
+@pytest.fixture
+def space(home: Path) -> osf.Space:
+    """With one table, one row of which was updated."""
+    space = osf.Space.create("demo", dram="16MiB")
+    table = osf.Table.create(space, "users", rows=1000, dim=8, init=Uniform(0, 1, 1), optimizer=RowwiseAdagrad(0.1))
+    table.update([3], np.ones((1, 8)))
+    return space
+
+
+def test_tables_ls_and_stat_count_rows(space: osf.Space) -> None:
+    (listed,) = answer("tables", "ls", "demo")
+    assert (listed["table"], listed["rows"], listed["dtype"]) == ("users", 1000, "float32")
+    found = answer("tables", "stat", "demo", "users")
+    assert (found["updated_rows"], found["steps"], found["optimizer"]["kind"]) == (1, 1, "rowwise_adagrad")
+    assert "1,000" in openshelf("tables", "ls", "demo").stdout
+    assert "1,000 of 8 numbers, float32" in openshelf("tables", "stat", "demo", "users").stdout
+
+
+def test_tables_go_to_files_and_come_back(space: osf.Space, tmp_path: Path) -> None:
+    file = str(tmp_path / "users.safetensors")
+    assert answer("tables", "export", "demo", "users", file, "--key", "emb")["rows"] == 1000
+    made = answer("tables", "import", "demo", "copy", file, "--key", "emb", "--dtype", "float16")
+    assert (made["rows"], made["dtype"]) == (1000, "float16")
+    rows = osf.Table.open(space, "users").lookup(range(1000))
+    assert np.allclose(osf.Table.open(space, "copy").lookup(range(1000)), rows, atol=1e-3)
+
+
+def test_an_unknown_table_is_named(space: osf.Space, tmp_path: Path) -> None:
+    done = openshelf("tables", "stat", "demo", "items")
+    assert done.returncode == 1
+    assert "no table 'items' in the space 'demo'; there is: 'users'" in done.stderr
+    done = openshelf("tables", "import", "demo", "items", str(tmp_path / "none.npy"))
+    assert done.returncode == 1
+    assert "there is no file" in done.stderr

@@ -1,0 +1,91 @@
+"""Import and export: what is written is read back, by others too; what is no such file is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from openshelf import Space, Table
+from openshelf.errors import BadInput, Mismatch, UnknownName
+from openshelf.tables import Adam, Uniform, describe, export_table, import_table, tables
+
+ENDINGS = (".npy", ".safetensors", ".pt")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_exported_rows_are_imported_again(space: Space, tmp_path: Path, ending: str, dtype: str) -> None:
+    optimizer = None if dtype == "int8" else Adam(0.1)
+    table = Table.create(space, "a", rows=70, dim=12, dtype=dtype, init=Uniform(-1, 1, 3), optimizer=optimizer)
+    if optimizer:
+        table.update([1, 2, 2], np.ones((3, 12)))
+    path = tmp_path / f"rows{ending}"
+    export_table(table, path)
+    assert list(tmp_path.iterdir()) == [path]
+    other = import_table(space, "b", path, optimizer=optimizer)
+    assert np.array_equal(other.lookup(range(70)), table.lookup(range(70)))
+    assert other.dtype == ("float32" if dtype == "int8" or (ending, dtype) == (".npy", "bfloat16") else dtype)
+    if optimizer and ending != ".npy":
+        assert np.array_equal(other.states(range(70)), table.states(range(70)))
+
+
+def test_files_are_those_of_others(space: Space, tmp_path: Path) -> None:
+    rows = torch.randn(20, 6)
+    save_file({"emb.weight": rows.bfloat16(), "bias": torch.zeros(3)}, tmp_path / "theirs.safetensors")
+    table = import_table(space, "a", tmp_path / "theirs.safetensors")
+    assert (table.dtype, table.rows, table.dim) == ("bfloat16", 20, 6)
+    export_table(table, tmp_path / "ours.safetensors", key="emb.weight")
+    assert torch.equal(load_file(tmp_path / "ours.safetensors")["emb.weight"], rows.bfloat16())
+    torch.save({"x": rows, "y": rows + 1}, tmp_path / "theirs.pt")
+    assert np.array_equal(import_table(space, "b", tmp_path / "theirs.pt", key="y").lookup([3])[0], (rows + 1)[3])
+    np.save(tmp_path / "double.npy", rows.double().numpy())
+    assert np.array_equal(import_table(space, "c", tmp_path / "double.npy").lookup([3])[0], rows[3])
+    assert import_table(space, "d", tmp_path / "double.npy", dtype="int8").dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda p: p.with_suffix(".npy").write_bytes(b"no"), BadInput, "is no .npy file"),
+        (lambda p: p.with_suffix(".safetensors").write_bytes(b"\xff" * 40), BadInput, "is no .safetensors file"),
+        (lambda p: p.with_suffix(".pt").write_bytes(b"no"), BadInput, "no state dict"),
+        (lambda p: p.with_suffix(".csv").write_bytes(b"1,2"), BadInput, "ends with .npy, .safetensors"),
+        (lambda p: np.save(p.with_suffix(".npy"), np.ones(3)), UnknownName, "key"),
+        (lambda p: np.save(p.with_suffix(".npy"), np.ones((3, 2), int)), Mismatch, "int64 of the shape"),
+        (lambda p: torch.save(dict.fromkeys("ab", torch.ones(2, 2)), p.with_suffix(".pt")), UnknownName, "'a', 'b'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_file_is_refused(
+    space: Space, tmp_path: Path, make: Any, error: type[Exception], says: str
+) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(error, match=says):
+        import_table(space, "t", next(tmp_path.iterdir()))
+    assert tables(space) == []
+
+
+def test_a_file_with_a_missing_end_is_refused(space: Space, tmp_path: Path) -> None:
+    path = tmp_path / "cut.safetensors"
+    save_file({"w": torch.randn(20, 6)}, path)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(BadInput, match="part of the file is missing"):
+        import_table(space, "t", path)
+    with pytest.raises(UnknownName, match="no file"):
+        import_table(space, "t", tmp_path / "nowhere.npy")
+
+
+def test_tables_are_listed_and_described(space: Space) -> None:
+    Table.create(space, "b", rows=3, dim=2, dtype="int4")
+    Table.create(space, "a", rows=5, dim=4, optimizer=Adam(0.5, (0.5, 0.25), 1e-3)).grow(2)
+    assert tables(space) == ["a", "b"]
+    facts = describe(space, "a")
+    assert (facts["table"], facts["rows"], facts["dtype"], facts["parts"]) == ("a", 7, "float32", 2)
+    assert facts["optimizer"]["kind"] == "adam"
+    assert facts["optimizer"]["betas"] == [0.5, 0.25]
+    with pytest.raises(UnknownName, match="there is: 'a', 'b'"):
+        describe(space, "c")
