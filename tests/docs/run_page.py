@@ -26,12 +26,13 @@ def shell(block: Block) -> str:
     return "\n".join(line[2:] for line in block.text.splitlines() if line.startswith("$ "))
 
 
-def plan_quickly() -> None:
+def plan_quickly(text: str) -> None:
     """A page shows what comes out, not how fast it would be: plans are not searched for ten seconds."""
     from openshelf import offload
 
-    for function in (offload.plan, offload.decode, offload.buckets):
-        inspect.unwrap(function).__kwdefaults__["time_limit"] = 0.5
+    for name in ("plan", "decode", "buckets"):
+        if f"offload.{name}(" in text:  # decode needs packages that others do not
+            inspect.unwrap(getattr(offload, name)).__kwdefaults__["time_limit"] = 0.5
 
 
 def run(page: Path) -> int:
@@ -39,7 +40,7 @@ def run(page: Path) -> int:
     names: dict[str, object] = {"__name__": "__main__"}
     count = 0
     if "import offload" in page.read_text():
-        plan_quickly()
+        plan_quickly(page.read_text())
     for block in blocks(page.read_text()):
         if block.language not in RUNS or block.not_run:
             continue
