@@ -256,6 +256,14 @@ void Members::give_pin(u32 index) {
     free_pins_.push_back(other);
 }
 
+bool Members::nearly_full() const {
+    constexpr u32 FEW = 16;
+    if (slots_high() + FEW < MEMBERS) return false;
+    u32 taken = 0;
+    for (u32 slot = 0; slot < slots_high(); slot++) taken += load(at(slot).state) != 0;
+    return taken + FEW >= MEMBERS;
+}
+
 u64 Members::fork_prepare() {
     settle_heirs();
     mutex_.lock();

@@ -85,6 +85,7 @@ public:
     void give_pin(u32 index);            // the entry is zero already
 
     // fork: called in the parent before, then in either process after
+    bool nearly_full() const;            // few slots are free; those of dead processes may be among the others
     u64 fork_prepare();                  // how long it waited for another process that joins or leaves
     void fork_parent();
     void fork_child();

@@ -418,8 +418,24 @@ void Space::need_write() const {
     if (read_only_) throw Error(Code::not_permitted, std::string("the space '") + header().name + "' is open read-only (mode=\"r\")");
 }
 
+// Processes that died keep their slots until somebody collects. One that forks again and again would find none left for a child.
+static void free_slots() {
+    std::vector<std::shared_ptr<Space>> full;
+    {
+        std::lock_guard gate(join_gate());
+        for (auto& [identity, opened] : open_spaces())
+            if (auto space = opened.space.lock(); space && space->members.joined() && !space->read_only() && space->members.nearly_full()) full.push_back(std::move(space));
+    }
+    for (auto& space : full) {
+        try {
+            space->collect();
+        } catch (const Error&) {}  // a child that gets no slot is told so
+    }
+}
+
 void fork_prepare_all() {
     const u64 begun = now_ns();
+    free_slots();
     join_gate().lock();
     fork_times = {begun, now_ns(), 0, 0};
     for (auto& [identity, opened] : open_spaces())

@@ -44,6 +44,18 @@ static void check_offsets(const ReadRequest& request) {
     if (!request.bags && request.ids.count) throw Error(Code::bad_input, "there are " + std::to_string(request.ids.count) + " ids and no offsets: a bag begins at 0");
 }
 
+// What is written must not be read again: ids are looked at once to check them, and later for their rows.
+static void check_apart(const ReadRequest& request) {
+    if (!request.bags) return;
+    const u64 row = request.raw ? request.table->head().row_bytes : 4 * request.table->head().dim;
+    const auto* begin = request.out;
+    const auto* end = request.out + (request.bags - 1) * request.out_stride + row;
+    auto overlaps = [&](const void* at, u64 bytes) { return at && static_cast<const char*>(at) < end && begin < static_cast<const char*>(at) + bytes; };
+    if (overlaps(request.ids.at, request.ids.count * (request.ids.wide ? 8 : 4)) || overlaps(request.offsets.at, request.bags * (request.offsets.wide ? 8 : 4)) ||
+        overlaps(request.weights, request.ids.count * 4))
+        throw Error(Code::bad_input, "out= overlaps the ids, the offsets or the weights of a look-up in the table '" + request.title + "'; give it memory of its own");
+}
+
 // Addresses of the rows [from, to) of a request's ids, and some more of the last one's, which kernels may ask for.
 class Window {
 public:
@@ -133,6 +145,7 @@ void read_rows(std::span<const ReadRequest> requests, u32 threads) {
     u64 bytes = 0;
     for (const ReadRequest& request : requests) {
         if (request.ids.count > ~0u) throw Error(Code::bad_input, "a call has at most 4294967295 ids of a table, got " + std::to_string(request.ids.count));
+        check_apart(request);
         if (request.offsets.at) check_offsets(request);
         snapshots.push_back(checked(*request.table, request.ids, request.title));
         bytes += request.ids.count * request.table->head().row_bytes;

@@ -1,17 +1,39 @@
 // Making, opening, growing and deleting a table.
 #include "tables/table.hpp"
 
+#include <pthread.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <set>
 
 #include "space/sync.hpp"
 #include "tables/initial.hpp"
 #include "tiers/client.hpp"
 
 namespace osf::tables {
+
+// A forked child has one thread, and a lock that another thread of its parent had would stay locked in it for ever. So a fork waits for all.
+static std::mutex& tables_gate() {
+    static auto* gate = new std::mutex;
+    return *gate;
+}
+static std::set<Table*>& open_tables() {
+    static auto* tables = new std::set<Table*>;
+    return *tables;
+}
+
+void Table::before_fork() {
+    tables_gate().lock();
+    for (Table* table : open_tables()) table->mutex_.lock();
+}
+
+void Table::after_fork() {
+    for (Table* table : open_tables()) table->mutex_.unlock();
+    tables_gate().unlock();
+}
 
 u64 table_check(const TableHead& head) { return hash_bytes(&head, offsetof(TableHead, check), TABLE_VERSION); }
 
@@ -108,9 +130,18 @@ Table::Table(std::shared_ptr<Space> in, Held held) : space(std::move(in)), held_
     if (head_->check != table_check(*head_) || head_->bytes > nbytes || !std::has_single_bit(head_->stripes) || load(head_->parts) > TABLE_PARTS)
         refuse(Code::corrupt, "its head is damaged; delete it");
     stripes_ = reinterpret_cast<u64*>(base_ + head_->stripes_at);
+    // After those of spaces, whose locks a thread may take while it has a table's: handlers run last to first.
+    static const int once = pthread_atfork(before_fork, after_fork, after_fork);
+    (void)once;
+    std::lock_guard gate(tables_gate());
+    open_tables().insert(this);
 }
 
 Table::~Table() {
+    {
+        std::lock_guard gate(tables_gate());
+        open_tables().erase(this);
+    }
     for (u64 pin : in_memory_) tiers_of(*space)->unpin(pin);
     for (const Held& array : arrays_) space->release(array);
     space->release(held_);
@@ -183,8 +214,8 @@ void Table::add_part(u64 rows) {
     TablePart& part = this->part(number);
     part = {room(), rows, u64(space->bytes(made[0])), head_->state_bytes ? u64(space->bytes(made[1])) : 0, {}};
     step();
+    std::lock_guard guard(mutex_);               // before another thread of this process sees the part and adds it, too
     store(head_->parts, number + 1);
-    std::lock_guard guard(mutex_);
     for (const Held& held : made) keep(held);
     auto next = std::make_shared<Snapshot>(snapshot_ ? *snapshot_ : Snapshot{});
     next->parts.push_back({part.first, reinterpret_cast<char*>(part.rows_address), reinterpret_cast<char*>(part.state_address)});
@@ -272,7 +303,8 @@ void Table::sweep(const std::shared_ptr<Space>& space) {
         Held held = space->find(entry.name);
         if (!held) continue;
         const auto& head = *reinterpret_cast<const TableHead*>(space->bytes(held));
-        if (entry.nbytes >= PAGE && head.check == table_check(head) && !space->members.alive(head.maker)) discard(space, held);
+        // Its maker may have published it since it was listed. One that is dead will not any more.
+        if (entry.nbytes >= PAGE && head.check == table_check(head) && !space->members.alive(head.maker) && space->name_of(held) == entry.name) discard(space, held);
         space->release(held);
     }
 }

@@ -65,6 +65,8 @@ public:
     const std::shared_ptr<Space> space;
 
 private:
+    static void before_fork();
+    static void after_fork();
     TablePart& part(u32 number) const { return reinterpret_cast<TablePart*>(base_ + head_->parts_at)[number]; }
     u64 room() const;                            // rows that the parts have memory for
     void add_part(u64 rows);
