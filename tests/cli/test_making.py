@@ -9,7 +9,6 @@ import re
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,12 @@ def test_stale_spaces_are_listed_and_with_yes_removed(
         Space.create(name, dram="16MiB").close()
     (home / "damaged" / "control").write_bytes(b"nonsense")
     Space.create("kept", dram="32MiB", flash=f"{tmp_path / 'flash'}:128MiB", durable=True).close()
-    while Space.members("kept"):  # its keeper
-        time.sleep(0.01)
     with Space.create("used", dram="16MiB"):
         text = said(capsys, "rm", "--stale")
         assert re.search(r"also-left .* 16 MiB", text)
         assert re.search(r"damaged .* damaged, so nobody can tell who has it open: .*not the control file", text)
         assert re.search(r"kept .* durable", text)
-        assert re.search(r"used .* 1 process ", text)
+        assert re.search(r"used .* open in 1 process ", text)
         assert "nothing was removed; --yes" in text
         assert len(spaces()) == 5
         assert [one["name"] for one in answer(capsys, "rm", "--stale")["stale"]] == ["also-left", "left"]

@@ -109,10 +109,10 @@ def _needed(space: dict[str, Any], durable: set[str]) -> str | None:
         return f"damaged, so nobody can tell who has it open: {space['error']}"
     if "url" in space:
         return "a part of a space over several hosts: others may have bytes of it"
-    if space["members"]:
-        return ls.open_in(space)
     if space["name"] in durable:
         return "durable: it is meant to stay"
+    if space["members"]:
+        return f"open in {ls.open_in(space)}"
     return "it was made just now" if time.time() - space["created_ns"] / 1e9 <= _YOUNG_S else None
 
 

@@ -35,6 +35,7 @@ _OPENED_BY = {
     "channel": ".channel({})",
     "counter": ".counter({})",
     "pool": "KVPool(space, layout, name={})",
+    "table": "Table.open(space, {})",
 }
 Default = TypeVar("Default")
 

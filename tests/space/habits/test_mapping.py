@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openshelf import Folder, KVPool, Layout, Space
+from openshelf import Folder, KVPool, Layout, Space, Table
 from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
 from tests.space import shelf
 
@@ -58,10 +58,13 @@ def test_only_arrays_are_given_as_arrays(place: Folder) -> None:
     assert len(list(place.values())) == 1
 
 
-def test_a_pool_is_not_given_as_an_array(space: Space) -> None:
-    with KVPool(space, Layout("m", layers=1, heads=1, head_dim=8, dtype="float32"), capacity="1MiB"):
-        with pytest.raises(Mismatch, match=r"is of kind pool, not array; KVPool\(space, layout, name='kv'\) opens it"):
-            space["kv"]
+def test_a_pool_and_a_table_are_not_given_as_arrays(space: Space) -> None:
+    KVPool(space, Layout("m", layers=1, heads=1, head_dim=8, dtype="float32"), capacity="1MiB").close()
+    Table.create(space, "rows", rows=4, dim=2)
+    with pytest.raises(Mismatch, match=r"is of kind pool, not array; KVPool\(space, layout, name='kv'\) opens it"):
+        space["kv"]
+    with pytest.raises(Mismatch, match=r"is of kind table, not array; Table.open\(space, 'rows'\) opens it"):
+        space["rows"]
 
 
 def test_an_assignment_publishes_a_copy_and_replaces(place: Folder) -> None:
