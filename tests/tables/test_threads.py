@@ -45,7 +45,7 @@ def test_a_part_is_added_once_though_another_thread_sees_it_first(space: Space) 
     with beside(lambda: table.prefetch([0])):
         for _ in range(150):
             table.grow(table.rows // 16 + 1)
-    firsts = [first for first, _, _ in table._live.parts()]
+    firsts = [first for first, _, _ in table._core.parts()]
     assert firsts == sorted(set(firsts))
     other.grow(other.rows)
     ids = np.arange(other.rows)

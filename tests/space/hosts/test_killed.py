@@ -62,7 +62,8 @@ def test_calls_on_a_host_whose_keeper_is_killed_wait_and_are_done_once(loopback:
     other.start(_work, loopback[0].address, 4.0)
     for _ in range(5):
         time.sleep(0.6)
-        assert loopback[0].kill_keeper() >= 1
+        while not loopback[0].kill_keeper():  # the next one is still being started
+            time.sleep(0.01)
     rounds = other.finish()
     assert rounds > 20
     assert home.call(_count, 0) == rounds
