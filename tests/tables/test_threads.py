@@ -1,4 +1,4 @@
-"""Threads and forks: one table object that several threads of a process use while it grows, and while the process forks."""
+"""One table object that several threads of a process use while it grows, and while the process forks."""
 
 from __future__ import annotations
 
