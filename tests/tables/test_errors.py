@@ -38,6 +38,12 @@ def test_an_id_out_of_range_is_named_and_nothing_is_written(table: Table, bad: i
     assert np.array_equal(table.lookup(range(10)), before)
 
 
+def test_a_table_is_no_array(space: Space, table: Table) -> None:
+    for call in (lambda: space["users"], lambda: space.get("users")):
+        with pytest.raises(Mismatch, match=r"of kind table, not array; osf.Table.open\(space, 'users'\) opens it"):
+            call()
+
+
 @pytest.mark.parametrize("bad", [10, -1, (1 << 31) - 1, -(1 << 31)])
 def test_so_is_one_of_32_bits(table: Table, bad: int) -> None:
     with pytest.raises(OutOfRange, match=f"id {bad}, at position 2 of 3"):
