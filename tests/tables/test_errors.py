@@ -44,6 +44,14 @@ def test_a_table_is_no_array(space: Space, table: Table) -> None:
             call()
 
 
+def test_numbers_of_another_byte_order_are_converted_and_no_room(table: Table) -> None:
+    rows = np.arange(8, dtype=">f4").reshape(2, 4)
+    table.write(np.array([1, 2], ">i8"), rows, raw=True)
+    assert np.array_equal(table.lookup([1, 2]), rows)
+    with pytest.raises(Mismatch, match=r"another order than this machine's, >f4"):
+        table.lookup([1, 2], out=np.empty((2, 4), ">f4"))
+
+
 @pytest.mark.parametrize("bad", [10, -1, (1 << 31) - 1, -(1 << 31)])
 def test_so_is_one_of_32_bits(table: Table, bad: int) -> None:
     with pytest.raises(OutOfRange, match=f"id {bad}, at position 2 of 3"):

@@ -45,6 +45,8 @@ def test_files_are_those_of_others(space: Space, tmp_path: Path) -> None:
     assert np.array_equal(import_table(space, "b", tmp_path / "theirs.pt", key="y").lookup([3])[0], (rows + 1)[3])
     np.save(tmp_path / "double.npy", rows.double().numpy())
     assert np.array_equal(import_table(space, "c", tmp_path / "double.npy").lookup([3])[0], rows[3])
+    np.save(tmp_path / "big.npy", rows.numpy().astype(">f4"))
+    assert np.array_equal(import_table(space, "e", tmp_path / "big.npy").lookup([3])[0], rows[3])
     assert import_table(space, "d", tmp_path / "double.npy", dtype="int8").dtype == "int8"
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from openshelf import _core
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
@@ -389,6 +391,8 @@ def threads_of(threads: Any) -> int:
 
 def _writable(rows: Any) -> Any:
     """For room_for, which checks memory to write into: nothing is written here."""
+    if isinstance(rows, np.ndarray) and not rows.dtype.isnative:
+        return rows.astype(rows.dtype.newbyteorder("="))
     if hasattr(rows, "flags") and not rows.flags.writeable:
         return rows.copy()
     return rows
