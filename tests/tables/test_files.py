@@ -50,6 +50,19 @@ def test_files_are_those_of_others(space: Space, tmp_path: Path) -> None:
     assert import_table(space, "d", tmp_path / "double.npy", dtype="int8").dtype == "int8"
 
 
+@pytest.mark.parametrize("ending", [".safetensors", ".pt"])
+def test_states_of_bfloat16_are_floats(space: Space, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"states{ending}"
+    found = {"w": torch.ones(3, 2), "w.state": torch.rand(3, 4).bfloat16()}
+    (save_file if ending == ".safetensors" else torch.save)(found, path)
+    table = import_table(space, "a", path, optimizer=Adam(0.1))
+    assert np.array_equal(table.states(range(3)), found["w.state"].float())
+    found["w.state"] = torch.zeros(3, 4, dtype=torch.uint8)
+    (save_file if ending == ".safetensors" else torch.save)(found, path)
+    with pytest.raises(Mismatch, match="uint8 of the shape"):
+        import_table(space, "b", path, optimizer=Adam(0.1))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

@@ -23,6 +23,7 @@ from openshelf.tables.table import Table
 
 _PART = 65_536  # rows at a time
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8", "F64": "float64"}
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
 _CODES = {name: code for code, name in _NAMES.items()}
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,7 +69,7 @@ def import_table(
     found = read(path)
     chosen = _choose(found, key, path)
     rows = found[chosen]
-    if rows.array.ndim != 2 or rows.dtype not in ("float32", "float16", "bfloat16", "float64"):
+    if rows.array.ndim != 2 or rows.dtype not in _FLOATS:
         raise Mismatch(
             f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.array.shape}: rows are floats of two dimensions"
         )
@@ -77,14 +78,16 @@ def import_table(
     table = Table.create(space, name, rows=count, dim=dim, dtype=kind, optimizer=optimizer)
     try:
         states = found.get(chosen + ".state") if table.optimizer_state_width else None
-        if states is not None and states.array.shape != (count, table.optimizer_state_width):
+        width = table.optimizer_state_width
+        if states is not None and (states.array.shape != (count, width) or states.dtype not in _FLOATS):
             raise Mismatch(
-                f"the states of {chosen!r} in {path} have the shape {states.array.shape}, not that of {optimizer}"
+                f"the states of {chosen!r} in {path} are {states.dtype} of the shape {states.array.shape}: those of "
+                f"{optimizer} are floats of the shape {(count, width)}"
             )
         for first in range(0, count, _PART):
             ids = np.arange(first, min(count, first + _PART))
             part = np.ascontiguousarray(rows.array[first : first + _PART])
-            held = None if states is None else states.array[first : first + _PART]
+            held = None if states is None else _numbers(states.array[first : first + _PART], states.dtype)
             if rows.dtype == kind:
                 table.write(ids, part, states=held, raw=True)
             else:
