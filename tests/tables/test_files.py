@@ -50,6 +50,31 @@ def test_files_are_those_of_others(space: Space, tmp_path: Path) -> None:
     assert import_table(space, "d", tmp_path / "double.npy", dtype="int8").dtype == "int8"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_others_find_an_imported_table_when_it_is_whole(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((5, 2), np.float32))
+    seen: list[Any] = []
+    write = Table.write
+
+    def watched(table: Table, *args: Any, **more: Any) -> None:
+        seen.append((tables(space), space.get("a")))
+        if fails:
+            raise KeyboardInterrupt
+        write(table, *args, **more)
+
+    monkeypatch.setattr(Table, "write", watched)
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            import_table(space, "a", tmp_path / "rows.npy")
+        assert space._native.list("") == []
+    else:
+        import_table(space, "a", tmp_path / "rows.npy")
+        assert tables(space) == ["a"]
+    assert seen == [([], None)]
+
+
 @pytest.mark.parametrize("ending", [".safetensors", ".pt"])
 def test_states_of_bfloat16_are_floats(space: Space, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"states{ending}"

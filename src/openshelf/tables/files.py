@@ -18,6 +18,7 @@ import numpy as np
 from openshelf._dtypes import torch_module
 from openshelf.errors import BadInput, Mismatch, UnknownName
 from openshelf.space import Space
+from openshelf.tables.initial import init_of
 from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table
 
@@ -58,8 +59,11 @@ def import_table(
     dtype: str | None = None,
     optimizer: Optimizer | None = None,
 ) -> Table:
-    """A new table with the rows of a file. `key`: which tensor, if there are several of two dimensions. `dtype`: that
-    of the file, unless another is given. States in the file are taken if `optimizer` has such."""
+    """A new table with the rows of a file; others find it when it is whole.
+
+    `key`: which tensor, if there are several of two dimensions. `dtype`: that of the file, unless another is given.
+    States in the file are taken if `optimizer` has such.
+    """
     path = Path(path)
     read = _READERS.get(path.suffix)
     if read is None:
@@ -75,8 +79,8 @@ def import_table(
         )
     kind = dtype or ("float32" if rows.dtype == "float64" else rows.dtype)
     count, dim = rows.array.shape
-    table = Table.create(space, name, rows=count, dim=dim, dtype=kind, optimizer=optimizer)
-    try:
+
+    def fill(table: Table) -> None:
         states = found.get(chosen + ".state") if table.optimizer_state_width else None
         width = table.optimizer_state_width
         if states is not None and (states.array.shape != (count, width) or states.dtype not in _FLOATS):
@@ -92,10 +96,8 @@ def import_table(
                 table.write(ids, part, states=held, raw=True)
             else:
                 table.write(ids, _numbers(part, rows.dtype), states=held)
-    except BaseException:
-        space.delete(name)
-        raise
-    return table
+
+    return Table._filled(space, name, count, dim, kind, init_of(None)[0], optimizer, fill)
 
 
 def _numbers(part: Array, dtype: str) -> Array:

@@ -5,6 +5,7 @@ Native code (`native/tables/`) reads and changes rows; this is what people see o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space import Address, Cluster, Handle, Space, address_of, array_name, arrive, open_address, send
 from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, numbers_of, room_for
-from openshelf.tables.initial import init_of
+from openshelf.tables.initial import GivenInit, init_of
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
@@ -60,6 +61,25 @@ class Table(Handle):
         as zeros. `optimizer` says which state each row has; without, updates by SGD are possible. NameTaken if the
         name exists.
         """
+        given, values = init_of(init)
+
+        def fill(table: Table) -> None:
+            if values is None:
+                return
+            if tuple(getattr(values, "shape", ())) != (table.rows, table.dim):
+                shape, expected = tuple(getattr(values, "shape", ())), (table.rows, table.dim)
+                raise Mismatch(f"init= has the shape {shape}, expected {expected}")
+            for first in range(0, table.rows, _CHUNK):
+                table.write(range(first, min(table.rows, first + _CHUNK)), values[first : first + _CHUNK])
+
+        return Table._filled(space, name, rows, dim, dtype, given, optimizer, fill)
+
+    @staticmethod
+    def _filled(
+        space: Space, name: str, rows: int, dim: int, dtype: Any, given: GivenInit, optimizer: Optimizer | None,
+        fill: Callable[[Table], None],
+    ) -> Table:  # fmt: skip
+        """Makes a table without a name, lets `fill` write its rows, and publishes it."""
         core, full = core_of(space), array_name("", name)
         kind = _row_type(dtype)
         rows, dim = whole(rows, "rows"), whole(dim, "dim")
@@ -69,7 +89,6 @@ class Table(Handle):
             raise BadInput(f"rows of int4 have an even number of numbers, got dim={dim}")
         if optimizer is not None and not isinstance(optimizer, KINDS):
             raise Mismatch(f"an optimizer is one of openshelf.tables' {', '.join(k.__name__ for k in KINDS)}")
-        given, values = init_of(init)
         if rows * _core.table_row_bytes(kind, dim) >= 1 << 62:
             raise BadInput(f"{rows} rows of {dim} numbers have more bytes than there are addresses")
         if core.find(full) is not None:
@@ -79,11 +98,7 @@ class Table(Handle):
         native = _core.TableCore.make(core, kind, rows, dim, number, settings, given)
         try:
             table = Table(space, native, name)
-            if values is not None:
-                if tuple(getattr(values, "shape", ())) != (rows, dim):
-                    raise Mismatch(f"init= has the shape {tuple(getattr(values, 'shape', ()))}, expected {(rows, dim)}")
-                for first in range(0, rows, _CHUNK):
-                    table.write(range(first, min(rows, first + _CHUNK)), values[first : first + _CHUNK])
+            fill(table)
             native.publish(full)
         except BaseException:
             pin = core.find(native.name)
