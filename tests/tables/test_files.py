@@ -34,6 +34,23 @@ def test_exported_rows_are_imported_again(space: Space, tmp_path: Path, ending: 
         assert np.array_equal(other.states(range(70)), table.states(range(70)))
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_table_that_grows_is_exported(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    table = Table.create(space, "a", rows=7, dim=2, init=Uniform(-1, 1, 3), optimizer=Adam(0.1))
+
+    def rows(self: Table) -> int:
+        self.grow(1)
+        return self.stat()["rows"] - 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "rows", property(rows))
+        export_table(table, tmp_path / f"rows{ending}")
+    other = import_table(space, "b", tmp_path / f"rows{ending}", optimizer=Adam(0.1))
+    assert np.array_equal(other.lookup(range(7)), table.lookup(range(7)))
+
+
 def test_files_are_those_of_others(space: Space, tmp_path: Path) -> None:
     rows = torch.randn(20, 6)
     save_file({"emb.weight": rows.bfloat16(), "bias": torch.zeros(3)}, tmp_path / "theirs.safetensors")

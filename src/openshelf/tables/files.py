@@ -44,7 +44,7 @@ def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weig
         raise BadInput(f"{path}: expected a name that ends with {', '.join(_WRITERS)}")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(table, draft, key, states and table.optimizer_state_width > 0)
+        write(table, table.rows, draft, key, states and table.optimizer_state_width > 0)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -115,8 +115,7 @@ def _choose(found: dict[str, _Rows], key: str | None, path: Path) -> str:
     raise UnknownName(f"{path} has the tensors {sorted(candidates)}: give one of them as key=, got {key!r}")
 
 
-def _parts(table: Table) -> list[Array]:
-    rows = table.rows
+def _parts(rows: int) -> list[Array]:
     return [np.arange(first, min(rows, first + _PART)) for first in range(0, rows, _PART)]
 
 
@@ -130,12 +129,12 @@ def _stored(table: Table) -> tuple[str, int, Callable[[Array], Array]]:
 # .npy
 
 
-def _write_npy(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_npy(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     dtype, dim, read = _stored(table)
     if dtype == "bfloat16":
         dtype, read = "float32", table.lookup  # numpy has no bfloat16
-    out = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (table.rows, dim))
-    for ids in _parts(table):
+    out = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (rows, dim))
+    for ids in _parts(rows):
         out[ids[0] : ids[-1] + 1] = read(ids)
     out.flush()
 
@@ -151,21 +150,21 @@ def _read_npy(path: Path) -> dict[str, _Rows]:
 # .safetensors: the length of a header, the header as JSON, then the bytes
 
 
-def _write_safetensors(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_safetensors(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     dtype, dim, read = _stored(table)
-    size = table.rows * dim * (4 if dtype == "float32" else 2)
-    header = {key: {"dtype": _CODES[dtype], "shape": [table.rows, dim], "data_offsets": [0, size]}}
+    size = rows * dim * (4 if dtype == "float32" else 2)
+    header = {key: {"dtype": _CODES[dtype], "shape": [rows, dim], "data_offsets": [0, size]}}
     if states:
         width = table.optimizer_state_width
-        end = size + table.rows * width * 4
-        header[key + ".state"] = {"dtype": "F32", "shape": [table.rows, width], "data_offsets": [size, end]}
+        end = size + rows * width * 4
+        header[key + ".state"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [size, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for ids in _parts(table):
+        for ids in _parts(rows):
             _put(file, read(ids))
-        for ids in _parts(table) if states else []:
+        for ids in _parts(rows) if states else []:
             _put(file, table.states(ids))
 
 
@@ -202,12 +201,12 @@ def _read_safetensors(path: Path) -> dict[str, _Rows]:
 # state dicts of torch
 
 
-def _write_torch(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_torch(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     torch = torch_module()
     dtype, _, _ = _stored(table)
-    ids = torch.arange(table.rows)
-    rows = table.lookup(ids, raw=not table.dtype.startswith("int"), consistent=True)
-    found = {key: rows.to(getattr(torch, dtype))}
+    ids = torch.arange(rows)
+    values = table.lookup(ids, raw=not table.dtype.startswith("int"), consistent=True)
+    found = {key: values.to(getattr(torch, dtype))}
     if states:
         found[key + ".state"] = table.states(ids)
     torch.save(found, path)
