@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,3 +47,13 @@ def test_an_unknown_table_is_named(space: osf.Space, tmp_path: Path) -> None:
     done = openshelf("tables", "import", "demo", "items", str(tmp_path / "none.npy"))
     assert done.returncode == 1
     assert "there is no file" in done.stderr
+
+
+def test_a_file_that_is_none_is_refused_in_one_line(space: osf.Space, tmp_path: Path) -> None:
+    (tmp_path / "empty.pt").touch()
+    done = openshelf("tables", "import", "demo", "items", str(tmp_path / "empty.pt"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "empty.pt is no .pt file" in done.stderr
+    done = openshelf("tables", "export", "demo", "users", str(tmp_path / "none" / "a.npy"), "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"] == "BadInput"

@@ -105,12 +105,55 @@ def test_states_of_bfloat16_are_floats(space: Space, tmp_path: Path, ending: str
         import_table(space, "b", path, optimizer=Adam(0.1))
 
 
+def write_header(path: Path, header: bytes) -> None:
+    path.with_suffix(".safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def save(path: Path, *tensors: torch.Tensor, **options: Any) -> Path:
+    torch.save({str(number): one for number, one in enumerate(tensors)}, path.with_suffix(".pt"), **options)
+    return path.with_suffix(".pt")
+
+
+def test_only_the_tensor_that_is_wanted_matters(space: Space, tmp_path: Path) -> None:
+    rows = torch.randn(3, 2)
+    others = (torch.ones(2, 2, device="meta"), rows.to(torch.float8_e4m3fn), rows.cfloat().conj())
+    path = save(tmp_path / "mixed", rows, *others, torch.quantize_per_tensor(rows, 0.1, 0, torch.qint8))
+    assert np.array_equal(import_table(space, "a", path, key="0").lookup(range(3)), rows)
+    path = save(tmp_path / "old", rows, _use_new_zipfile_serialization=False)
+    assert np.array_equal(import_table(space, "b", path).lookup(range(3)), rows)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_where_no_file_can_be_is_said(space: Space, tmp_path: Path, ending: str) -> None:
+    table = Table.create(space, "a", rows=2, dim=2)
+    with pytest.raises(BadInput, match="there is no directory"):
+        export_table(table, tmp_path / "none" / f"rows{ending}")
+    (tmp_path / f"rows{ending}").mkdir()
+    with pytest.raises(BadInput, match="it is a directory"):
+        export_table(table, tmp_path / f"rows{ending}")
+    with pytest.raises(BadInput, match="cannot be written: File name too long"):
+        export_table(table, tmp_path / f"{'x' * 250}{ending}")
+    assert list(tmp_path.iterdir()) == [tmp_path / f"rows{ending}"]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
         (lambda p: p.with_suffix(".npy").write_bytes(b"no"), BadInput, "is no .npy file"),
+        (lambda p: p.with_suffix(".npy").touch(), BadInput, "is no .npy file"),
+        (lambda p: p.with_suffix(".npy").write_bytes(b"\x93NUMPY\1\0\2\0(("), BadInput, "is no .npy file"),
+        (lambda p: np.savez(p.with_suffix(".npy").open("wb"), np.ones((3, 2))), BadInput, "is no .npy file"),
+        (lambda p: write_header(p, b"[]"), BadInput, "is no .safetensors file .* header is a list"),
+        (lambda p: write_header(p, b"null"), BadInput, "is no .safetensors file"),
+        (lambda p: write_header(p, b"[" * 100_000), BadInput, "is no .safetensors file"),
+        (lambda p: write_header(p, b'{"a": 3}'), BadInput, "is no .safetensors file"),
+        (lambda p: p.with_suffix(".pt").touch(), BadInput, "is no .pt file"),
+        (lambda p: torch.save([1], p.with_suffix(".pt")), BadInput, "holds a list"),
+        (lambda p: save(p, torch.ones(2, 2, device="meta")), BadInput, "no numbers"),
+        (lambda p: save(p, torch.ones(2, 2).to(torch.float8_e4m3fn)), Mismatch, "float8"),
+        (lambda p: save(p, torch.ones(2, 2, dtype=torch.complex64).conj()), Mismatch, "complex64"),
         (lambda p: p.with_suffix(".safetensors").write_bytes(b"\xff" * 40), BadInput, "is no .safetensors file"),
-        (lambda p: p.with_suffix(".pt").write_bytes(b"no"), BadInput, "no state dict"),
+        (lambda p: p.with_suffix(".pt").write_bytes(b"no"), BadInput, "is no .pt file"),
         (lambda p: p.with_suffix(".csv").write_bytes(b"1,2"), BadInput, "ends with .npy, .safetensors"),
         (lambda p: np.save(p.with_suffix(".npy"), np.ones(3)), UnknownName, "key"),
         (lambda p: np.save(p.with_suffix(".npy"), np.ones((3, 2), int)), Mismatch, "int64 of the shape"),
