@@ -31,6 +31,16 @@ def test_tables_ls_and_stat_count_rows(space: osf.Space) -> None:
     assert "1,000 of 8 numbers, float32" in openshelf("tables", "stat", "demo", "users").stdout
 
 
+def test_a_table_without_an_optimizer_has_none(space: osf.Space) -> None:
+    osf.Table.create(space, "two\nlines", rows=3, dim=2)
+    assert [one["optimizer"]["kind"] for one in answer("tables", "ls", "demo")] == ["none", "rowwise_adagrad"]
+    (line,) = (one for one in openshelf("tables", "ls", "demo").stdout.splitlines() if "none" in one)
+    assert "two\\nlines" in line
+    shown = openshelf("tables", "stat", "demo", "two\nlines").stdout
+    assert "none" in shown
+    assert "sgd" not in shown
+
+
 def test_tables_go_to_files_and_come_back(space: osf.Space, tmp_path: Path) -> None:
     file = str(tmp_path / "users.safetensors")
     assert answer("tables", "export", "demo", "users", file, "--key", "emb")["rows"] == 1000

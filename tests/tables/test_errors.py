@@ -180,6 +180,7 @@ def test_a_deleted_table_is_closed_and_its_memory_free(space: Space, table: Tabl
     space.delete("users")
     with pytest.raises(Closed, match="was deleted"):
         table.lookup([1])
+    assert repr(table) == "Table('users', deleted)"
     with pytest.raises(UnknownName):
         Table.open(space, "users")
     table.close()

@@ -114,6 +114,7 @@ def save(path: Path, *tensors: torch.Tensor, **options: Any) -> Path:
     return path.with_suffix(".pt")
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize|TypedStorage:UserWarning")
 def test_only_the_tensor_that_is_wanted_matters(space: Space, tmp_path: Path) -> None:
     rows = torch.randn(3, 2)
     others = (torch.ones(2, 2, device="meta"), rows.to(torch.float8_e4m3fn), rows.cfloat().conj())

@@ -86,7 +86,7 @@ def import_table(
         raise UnknownName(f"there is no file {path}")
     try:
         found = read(path)
-    except (OpenshelfError, KeyboardInterrupt):
+    except OpenshelfError:
         raise
     except PermissionError as error:
         raise NotPermitted(f"{path} cannot be read: {_reason(error)}") from None

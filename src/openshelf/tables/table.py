@@ -358,7 +358,11 @@ class Table(Handle):
     def __repr__(self) -> str:
         if self._native is None:
             return "Table(closed)"
-        return f"Table({self.name!r}, rows={self.rows}, dim={self.dim}, dtype={self.dtype!r})"
+        try:
+            rows = self.rows
+        except Closed:
+            return f"Table({self.name!r}, deleted)"
+        return f"Table({self.name!r}, rows={rows}, dim={self.dim}, dtype={self.dtype!r})"
 
 
 _CHUNK = 65_536
@@ -378,7 +382,8 @@ def facts_of(native: _core.TableCore, name: str) -> dict[str, Any]:
     facts = native.stats()
     facts.pop("init")
     lr, eps, *betas = facts.pop("settings")
-    optimizer = {"kind": NAMES[facts.pop("optimizer")], "lr": lr, "eps": eps, "betas": betas}
+    kind = NAMES[facts.pop("optimizer")]
+    optimizer = {"kind": kind if lr else "none", "lr": lr, "eps": eps, "betas": betas}
     return {"table": name, "dtype": DTYPES[facts.pop("row_type")], **facts, "optimizer": optimizer}
 
 
