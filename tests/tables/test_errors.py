@@ -39,7 +39,8 @@ def test_an_id_out_of_range_is_named_and_nothing_is_written(table: Table, bad: i
 
 
 def test_a_table_is_no_array(space: Space, table: Table) -> None:
-    for call in (lambda: space["users"], lambda: space.get("users")):
+    calls: list[Callable[[], Any]] = [lambda: space["users"], lambda: space.get("users")]
+    for call in calls:
         with pytest.raises(Mismatch, match=r"of kind table, not array; osf.Table.open\(space, 'users'\) opens it"):
             call()
 
@@ -158,6 +159,32 @@ def test_optimizers_check_their_numbers() -> None:
         Adam(0.1, (0.9, 1.0))
     with pytest.raises(BadInput, match="eps"):
         RowwiseAdagrad(0.1, -1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "error"),
+    [
+        (SGD, (1e60,), BadInput),
+        (SGD, (10**400,), BadInput),
+        (SGD, (1e-60,), BadInput),
+        (RowwiseAdagrad, (0.1, 1e-60), BadInput),
+        (Adam, (0.1, (0.9, 1 - 1e-12)), BadInput),
+        (Adam, (0.1, (0.9,)), Mismatch),
+        (Adam, (0.1, 0.9), Mismatch),
+        (Adam, (0.1, ("0.9", 0.9)), Mismatch),
+        (SGD, ("0.1",), Mismatch),
+        (SGD, (None,), Mismatch),
+    ],
+)
+def test_settings_are_numbers_that_float32_has(kind: Any, settings: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="float32" if error is BadInput else "number"):
+        kind(*settings)
+
+
+def test_settings_of_numpy_are_numbers(space: Space) -> None:
+    given: Any = np.float32(0.5), (np.float16(0.5), 0), np.int64(1)
+    table = Table.create(space, "t", rows=1, dim=1, optimizer=Adam(*given))
+    assert table.optimizer == Adam(0.5, (0.5, 0.0), 1.0)
 
 
 def test_a_name_is_taken_once(space: Space, table: Table) -> None:

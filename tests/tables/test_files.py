@@ -42,7 +42,7 @@ def test_a_table_that_grows_is_exported(
 
     def rows(self: Table) -> int:
         self.grow(1)
-        return self.stat()["rows"] - 1
+        return int(self.stat()["rows"]) - 1
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "rows", property(rows))
