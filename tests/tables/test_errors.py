@@ -38,10 +38,12 @@ def test_an_id_out_of_range_is_named_and_nothing_is_written(table: Table, bad: i
     assert np.array_equal(table.lookup(range(10)), before)
 
 
-def test_a_table_is_no_array(space: Space, table: Table) -> None:
-    calls: list[Callable[[], Any]] = [lambda: space["users"], lambda: space.get("users")]
+def test_a_table_in_a_folder_is_named_as_table_open_takes_it(space: Space) -> None:
+    Table.create(space, "a/users", rows=1, dim=1)
+    folder = space.folder("a")
+    calls: list[Callable[[], Any]] = [lambda: folder["users"], lambda: folder.get("users")]
     for call in calls:
-        with pytest.raises(Mismatch, match=r"of kind table, not array; osf.Table.open\(space, 'users'\) opens it"):
+        with pytest.raises(Mismatch, match=r"of kind table, not array; Table.open\(space, 'a/users'\) opens it"):
             call()
 
 

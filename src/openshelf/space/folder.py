@@ -35,7 +35,7 @@ _OPENED_BY = {
     "channel": ".channel({})",
     "counter": ".counter({})",
     "pool": "KVPool(space, layout, name={})",
-    "table": "osf.Table.open(space, {full})",
+    "table": "Table.open(space, {full})",
 }
 Default = TypeVar("Default")
 
