@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,16 @@ def test_tables_ls_and_stat_count_rows(space: osf.Space) -> None:
     assert "1,000 of 8 numbers, float32" in openshelf("tables", "stat", "demo", "users").stdout
 
 
+def test_a_table_without_an_optimizer_has_none(space: osf.Space) -> None:
+    osf.Table.create(space, "two\nlines", rows=3, dim=2)
+    assert [one["optimizer"]["kind"] for one in answer("tables", "ls", "demo")] == ["none", "rowwise_adagrad"]
+    (line,) = (one for one in openshelf("tables", "ls", "demo").stdout.splitlines() if "none" in one)
+    assert "two\\nlines" in line
+    shown = openshelf("tables", "stat", "demo", "two\nlines").stdout
+    assert "none" in shown
+    assert "sgd" not in shown
+
+
 def test_tables_go_to_files_and_come_back(space: osf.Space, tmp_path: Path) -> None:
     file = str(tmp_path / "users.safetensors")
     assert answer("tables", "export", "demo", "users", file, "--key", "emb")["rows"] == 1000
@@ -46,3 +57,13 @@ def test_an_unknown_table_is_named(space: osf.Space, tmp_path: Path) -> None:
     done = openshelf("tables", "import", "demo", "items", str(tmp_path / "none.npy"))
     assert done.returncode == 1
     assert "there is no file" in done.stderr
+
+
+def test_a_file_that_is_none_is_refused_in_one_line(space: osf.Space, tmp_path: Path) -> None:
+    (tmp_path / "empty.pt").touch()
+    done = openshelf("tables", "import", "demo", "items", str(tmp_path / "empty.pt"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "empty.pt is no .pt file" in done.stderr
+    done = openshelf("tables", "export", "demo", "users", str(tmp_path / "none" / "a.npy"), "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"] == "BadInput"

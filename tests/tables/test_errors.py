@@ -38,6 +38,23 @@ def test_an_id_out_of_range_is_named_and_nothing_is_written(table: Table, bad: i
     assert np.array_equal(table.lookup(range(10)), before)
 
 
+def test_a_table_in_a_folder_is_named_as_table_open_takes_it(space: Space) -> None:
+    Table.create(space, "a/users", rows=1, dim=1)
+    folder = space.folder("a")
+    calls: list[Callable[[], Any]] = [lambda: folder["users"], lambda: folder.get("users")]
+    for call in calls:
+        with pytest.raises(Mismatch, match=r"of kind table, not array; Table.open\(space, 'a/users'\) opens it"):
+            call()
+
+
+def test_numbers_of_another_byte_order_are_converted_and_no_room(table: Table) -> None:
+    rows = np.arange(8, dtype=">f4").reshape(2, 4)
+    table.write(np.array([1, 2], ">i8"), rows, raw=True)
+    assert np.array_equal(table.lookup([1, 2]), rows)
+    with pytest.raises(Mismatch, match=r"another order than this machine's, >f4"):
+        table.lookup([1, 2], out=np.empty((2, 4), ">f4"))
+
+
 @pytest.mark.parametrize("bad", [10, -1, (1 << 31) - 1, -(1 << 31)])
 def test_so_is_one_of_32_bits(table: Table, bad: int) -> None:
     with pytest.raises(OutOfRange, match=f"id {bad}, at position 2 of 3"):
@@ -146,6 +163,32 @@ def test_optimizers_check_their_numbers() -> None:
         RowwiseAdagrad(0.1, -1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "error"),
+    [
+        (SGD, (1e60,), BadInput),
+        (SGD, (10**400,), BadInput),
+        (SGD, (1e-60,), BadInput),
+        (RowwiseAdagrad, (0.1, 1e-60), BadInput),
+        (Adam, (0.1, (0.9, 1 - 1e-12)), BadInput),
+        (Adam, (0.1, (0.9,)), Mismatch),
+        (Adam, (0.1, 0.9), Mismatch),
+        (Adam, (0.1, ("0.9", 0.9)), Mismatch),
+        (SGD, ("0.1",), Mismatch),
+        (SGD, (None,), Mismatch),
+    ],
+)
+def test_settings_are_numbers_that_float32_has(kind: Any, settings: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="float32" if error is BadInput else "number"):
+        kind(*settings)
+
+
+def test_settings_of_numpy_are_numbers(space: Space) -> None:
+    given: Any = np.float32(0.5), (np.float16(0.5), 0), np.int64(1)
+    table = Table.create(space, "t", rows=1, dim=1, optimizer=Adam(*given))
+    assert table.optimizer == Adam(0.5, (0.5, 0.0), 1.0)
+
+
 def test_a_name_is_taken_once(space: Space, table: Table) -> None:
     space.zeros("array", 3)
     for name in ("users", "array"):
@@ -166,6 +209,7 @@ def test_a_deleted_table_is_closed_and_its_memory_free(space: Space, table: Tabl
     space.delete("users")
     with pytest.raises(Closed, match="was deleted"):
         table.lookup([1])
+    assert repr(table) == "Table('users', deleted)"
     with pytest.raises(UnknownName):
         Table.open(space, "users")
     table.close()

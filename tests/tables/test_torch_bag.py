@@ -119,3 +119,12 @@ def test_wrong_arguments_are_named(space: Space) -> None:
         ours(IDS, torch.tensor([0, 5, 2]))
     with pytest.raises(OutOfRange, match="id 50"):
         ours(torch.tensor([50]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_batch_without_bags_gives_none(space: Space, mode: str) -> None:
+    table = Table.create(space, "none", rows=3, dim=2, optimizer=SGD(0.1))
+    for input in ((torch.empty(0, dtype=torch.int64),) * 2, (torch.empty((0, 4), dtype=torch.int64),)):
+        out = TableBag(table, mode)(*input)
+        assert out.shape == nn.EmbeddingBag(3, 2, mode=mode)(*input).shape == (0, 2)
+        out.sum().backward()

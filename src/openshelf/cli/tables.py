@@ -6,11 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from openshelf.cli._arguments import add_hosts, add_json, add_space
-from openshelf.cli._screen import console
+from openshelf.cli._screen import cell, console
 from openshelf.space import Space, format_size, look
 from openshelf.tables import Table as Rows
 from openshelf.tables import describe, export_table, import_table, tables
@@ -61,7 +60,7 @@ def run_ls(args: argparse.Namespace) -> int:
     shown = Table("table", "rows", "dim", "dtype", "optimizer", "bytes")
     for one in found:
         shown.add_row(
-            escape(one["table"]), f"{one['rows']:,}", str(one["dim"]), one["dtype"], one["optimizer"]["kind"],
+            cell(one["table"]), f"{one['rows']:,}", str(one["dim"]), one["dtype"], one["optimizer"]["kind"],
             format_size(one["bytes"]),
         )  # fmt: skip
     console().print(shown if found else "no tables in this space")
@@ -98,7 +97,7 @@ def _show(args: argparse.Namespace, facts: dict[str, Any]) -> int:
         ("rows", f"{facts['rows']:,} of {facts['dim']} numbers, {facts['dtype']}"),
         ("room for", f"{facts['room']:,} rows in {facts['parts']} parts"),
         ("bytes", f"{format_size(facts['bytes'])}; {facts['row_bytes']} a row, {facts['state_bytes']} of state"),
-        ("optimizer", f"{optimizer['kind']}, lr {optimizer['lr']:g}"),
+        ("optimizer", f"{optimizer['kind']}, lr {optimizer['lr']:g}" if optimizer["lr"] else "none"),
         ("read", f"{facts['read_rows']:,} rows"),
         ("updated", f"{facts['updated_rows']:,} rows in {facts['steps']:,} updates"),
         ("interrupted", f"{facts['interrupted']:,} writers that died in an update"),

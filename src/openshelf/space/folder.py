@@ -35,7 +35,7 @@ _OPENED_BY = {
     "channel": ".channel({})",
     "counter": ".counter({})",
     "pool": "KVPool(space, layout, name={})",
-    "table": "Table.open(space, {})",
+    "table": "Table.open(space, {full})",
 }
 Default = TypeVar("Default")
 
@@ -200,7 +200,7 @@ class Folder(Handle):
     def _array(self, pin: _core.Pin, name: str) -> Array:
         if pin.kind:  # its bytes are not for users
             kind = _KINDS[pin.kind]
-            how = _OPENED_BY[kind].format(repr(name))
+            how = _OPENED_BY[kind].format(repr(name), full=repr(self._prefix + name))
             raise Mismatch(f"{self._prefix + name!r} is of kind {kind}, not {_KINDS[_ARRAY]}; {how} opens it")
         return Array(pin, self)
 

@@ -92,6 +92,8 @@ def room_for(out: Any, shape: tuple[int, ...], dtype: str, like: Any) -> Room:
     elif isinstance(out, np.ndarray):
         if not out.flags.writeable:
             raise NotPermitted("out= cannot be written; give a fresh array, np.empty()")
+        if not out.dtype.isnative:
+            raise Mismatch(f"out= has bytes in another order than this machine's, {out.dtype.str}; give np.empty()")
         name, size, strides = out.dtype.name, out.itemsize, out.strides
         address = _core.address_of(out)
     else:

@@ -9,29 +9,34 @@ from __future__ import annotations
 import json
 import math
 import os
+import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from openshelf._dtypes import torch_module
-from openshelf.errors import BadInput, Mismatch, UnknownName
+from openshelf.errors import BadInput, Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import Space
+from openshelf.tables.initial import init_of
 from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table
 
 _PART = 65_536  # rows at a time
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8", "F64": "float64"}
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
 _CODES = {name: code for code, name in _NAMES.items()}
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _Rows(NamedTuple):
-    """Rows in a file: numbers, or bfloat16 as uint16."""
+    """Rows in a file. `load` gives numbers, or bfloat16 as uint16: only what is wanted needs to be readable."""
 
-    array: Array
+    shape: tuple[int, ...]
     dtype: str
+    load: Callable[[], Array]
 
 
 def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weight", states: bool = True) -> None:
@@ -40,12 +45,23 @@ def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weig
     write = _WRITERS.get(path.suffix)
     if write is None:
         raise BadInput(f"{path}: expected a name that ends with {', '.join(_WRITERS)}")
+    if not os.path.isdir(path.parent):
+        raise BadInput(f"{path} cannot be written: there is no directory {path.parent}")
+    if os.path.isdir(path):
+        raise BadInput(f"{path} cannot be written: it is a directory; give the name of a file in it")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(table, draft, key, states and table.optimizer_state_width > 0)
+        write(table, table.rows, draft, key, states and table.optimizer_state_width > 0)
         os.replace(draft, path)
+    except OpenshelfError:
+        raise
+    except PermissionError as error:
+        raise NotPermitted(f"{path} cannot be written: {_reason(error)}") from None
+    except (OSError, RuntimeError) as error:  # torch says by the latter that a file was not written
+        raise BadInput(f"{path} cannot be written: {_reason(error)}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        if os.path.exists(draft):
+            draft.unlink()
 
 
 def import_table(
@@ -57,42 +73,69 @@ def import_table(
     dtype: str | None = None,
     optimizer: Optimizer | None = None,
 ) -> Table:
-    """A new table with the rows of a file. `key`: which tensor, if there are several of two dimensions. `dtype`: that
-    of the file, unless another is given. States in the file are taken if `optimizer` has such."""
+    """A new table with the rows of a file; others find it when it is whole.
+
+    `key`: which tensor, if there are several of two dimensions. `dtype`: that of the file, unless another is given.
+    States in the file are taken if `optimizer` has such.
+    """
     path = Path(path)
     read = _READERS.get(path.suffix)
     if read is None:
         raise BadInput(f"{path}: expected a name that ends with {', '.join(_READERS)}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UnknownName(f"there is no file {path}")
-    found = read(path)
+    try:
+        found = read(path)
+    except OpenshelfError:
+        raise
+    except PermissionError as error:
+        raise NotPermitted(f"{path} cannot be read: {_reason(error)}") from None
+    except Exception as error:  # of numpy, json, pickle, zip and torch, each of its own kind
+        raise BadInput(f"{path} is no {path.suffix} file that can be read: {_reason(error)}") from None
     chosen = _choose(found, key, path)
     rows = found[chosen]
-    if rows.array.ndim != 2 or rows.dtype not in ("float32", "float16", "bfloat16", "float64"):
+    if len(rows.shape) != 2 or rows.dtype not in _FLOATS:
         raise Mismatch(
-            f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.array.shape}: rows are floats of two dimensions"
+            f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.shape}: rows are floats of two dimensions"
         )
     kind = dtype or ("float32" if rows.dtype == "float64" else rows.dtype)
-    count, dim = rows.array.shape
-    table = Table.create(space, name, rows=count, dim=dim, dtype=kind, optimizer=optimizer)
-    try:
+    count, dim = rows.shape
+    values = _loaded(rows, chosen, path)
+
+    def fill(table: Table) -> None:
         states = found.get(chosen + ".state") if table.optimizer_state_width else None
-        if states is not None and states.array.shape != (count, table.optimizer_state_width):
+        width = table.optimizer_state_width
+        if states is not None and (states.shape != (count, width) or states.dtype not in _FLOATS):
             raise Mismatch(
-                f"the states of {chosen!r} in {path} have the shape {states.array.shape}, not that of {optimizer}"
+                f"the states of {chosen!r} in {path} are {states.dtype} of the shape {states.shape}: those of "
+                f"{optimizer} are floats of the shape {(count, width)}"
             )
+        held_values = None if states is None else _loaded(states, chosen + ".state", path)
         for first in range(0, count, _PART):
             ids = np.arange(first, min(count, first + _PART))
-            part = np.ascontiguousarray(rows.array[first : first + _PART])
-            held = None if states is None else states.array[first : first + _PART]
+            part = np.ascontiguousarray(values[first : first + _PART])
+            held = None
+            if states is not None and held_values is not None:
+                held = _numbers(held_values[first : first + _PART], states.dtype)
             if rows.dtype == kind:
                 table.write(ids, part, states=held, raw=True)
             else:
                 table.write(ids, _numbers(part, rows.dtype), states=held)
-    except BaseException:
-        space.delete(name)
-        raise
-    return table
+
+    return Table._filled(space, name, count, dim, kind, init_of(None)[0], optimizer, fill)
+
+
+def _loaded(rows: _Rows, key: str, path: Path) -> Array:
+    try:
+        return rows.load()
+    except Exception as error:  # of numpy and torch, each of its own kind
+        raise BadInput(f"{key!r} of {path} cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """One line of what others say in many or none."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return next(iter(said.strip().splitlines()), "") or type(error).__name__
 
 
 def _numbers(part: Array, dtype: str) -> Array:
@@ -102,7 +145,7 @@ def _numbers(part: Array, dtype: str) -> Array:
 
 
 def _choose(found: dict[str, _Rows], key: str | None, path: Path) -> str:
-    candidates = [one for one, rows in found.items() if rows.array.ndim == 2 and not one.endswith(".state")]
+    candidates = [one for one, rows in found.items() if len(rows.shape) == 2 and not one.endswith(".state")]
     if key is None and len(candidates) == 1:
         return candidates[0]
     if key in found:
@@ -110,8 +153,7 @@ def _choose(found: dict[str, _Rows], key: str | None, path: Path) -> str:
     raise UnknownName(f"{path} has the tensors {sorted(candidates)}: give one of them as key=, got {key!r}")
 
 
-def _parts(table: Table) -> list[Array]:
-    rows = table.rows
+def _parts(rows: int) -> list[Array]:
     return [np.arange(first, min(rows, first + _PART)) for first in range(0, rows, _PART)]
 
 
@@ -125,42 +167,39 @@ def _stored(table: Table) -> tuple[str, int, Callable[[Array], Array]]:
 # .npy
 
 
-def _write_npy(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_npy(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     dtype, dim, read = _stored(table)
     if dtype == "bfloat16":
         dtype, read = "float32", table.lookup  # numpy has no bfloat16
-    out = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (table.rows, dim))
-    for ids in _parts(table):
+    out = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (rows, dim))
+    for ids in _parts(rows):
         out[ids[0] : ids[-1] + 1] = read(ids)
     out.flush()
 
 
 def _read_npy(path: Path) -> dict[str, _Rows]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError) as error:
-        raise BadInput(f"{path} is no .npy file: {error}") from None
-    return {"weight": _Rows(array, array.dtype.name)}
+    array = np.lib.format.open_memmap(path, mode="r")
+    return {"weight": _Rows(array.shape, array.dtype.name, lambda: array)}
 
 
 # .safetensors: the length of a header, the header as JSON, then the bytes
 
 
-def _write_safetensors(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_safetensors(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     dtype, dim, read = _stored(table)
-    size = table.rows * dim * (4 if dtype == "float32" else 2)
-    header = {key: {"dtype": _CODES[dtype], "shape": [table.rows, dim], "data_offsets": [0, size]}}
+    size = rows * dim * (4 if dtype == "float32" else 2)
+    header = {key: {"dtype": _CODES[dtype], "shape": [rows, dim], "data_offsets": [0, size]}}
     if states:
         width = table.optimizer_state_width
-        end = size + table.rows * width * 4
-        header[key + ".state"] = {"dtype": "F32", "shape": [table.rows, width], "data_offsets": [size, end]}
+        end = size + rows * width * 4
+        header[key + ".state"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [size, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for ids in _parts(table):
+        for ids in _parts(rows):
             _put(file, read(ids))
-        for ids in _parts(table) if states else []:
+        for ids in _parts(rows) if states else []:
             _put(file, table.states(ids))
 
 
@@ -170,50 +209,50 @@ def _put(file: IO[bytes], part: Array) -> None:
 
 def _read_safetensors(path: Path) -> dict[str, _Rows]:
     size = path.stat().st_size
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > size - 8:
-                raise ValueError(f"its header has {length} bytes, the file {size}")
-            header = json.loads(file.read(length))
-        found = {}
-        for key, facts in header.items():
-            if key == "__metadata__" or facts["dtype"] not in _NAMES:
-                continue
-            dtype, shape = _NAMES[facts["dtype"]], tuple(map(int, facts["shape"]))
-            first, last = facts["data_offsets"]
-            kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
-            if last - first != math.prod(shape) * kind.itemsize or not 0 <= first <= last <= size - 8 - length:
-                raise ValueError(f"{key!r} does not fit: part of the file is missing, or it is no such file")
-            array: Array = (
-                np.memmap(path, kind, "r", 8 + length + first, shape) if last > first else np.empty(shape, kind)
-            )
-            found[key] = _Rows(array, dtype)
-        return found
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise BadInput(f"{path} is no .safetensors file: {error}") from None
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > size - 8:
+            raise ValueError(f"its header has {length} bytes, the file {size}")
+        header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is a {type(header).__name__}, not an object with tensors")
+    found = {}
+    for key, facts in header.items():
+        if key == "__metadata__" or facts["dtype"] not in _NAMES:
+            continue
+        dtype, shape = _NAMES[facts["dtype"]], tuple(map(int, facts["shape"]))
+        first, last = map(int, facts["data_offsets"])
+        kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+        fits = min(shape, default=0) >= 0 and last - first == math.prod(shape) * kind.itemsize
+        if not fits or not 0 <= first <= last <= size - 8 - length:
+            raise ValueError(f"{key!r} does not fit: part of the file is missing, or it is no such file")
+        found[key] = _Rows(shape, dtype, partial(_mapped, path, kind, 8 + length + first, shape))
+    return found
+
+
+def _mapped(path: Path, kind: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> Array:
+    return np.memmap(path, kind, "r", offset, shape) if math.prod(shape) else np.empty(shape, kind)
 
 
 # state dicts of torch
 
 
-def _write_torch(table: Table, path: Path, key: str, states: bool) -> None:
+def _write_torch(table: Table, rows: int, path: Path, key: str, states: bool) -> None:
     torch = torch_module()
     dtype, _, _ = _stored(table)
-    ids = torch.arange(table.rows)
-    rows = table.lookup(ids, raw=not table.dtype.startswith("int"), consistent=True)
-    found = {key: rows.to(getattr(torch, dtype))}
+    ids = torch.arange(rows)
+    values = table.lookup(ids, raw=not table.dtype.startswith("int"), consistent=True)
+    found = {key: values.to(getattr(torch, dtype))}
     if states:
         found[key + ".state"] = table.states(ids)
-    torch.save(found, path)
+    with path.open("wb") as file:
+        torch.save(found, file)
 
 
 def _read_torch(path: Path) -> dict[str, _Rows]:
     torch = torch_module()
-    try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # of pickle, zip and torch, each of its own kind
-        raise BadInput(f"{path} is no state dict that torch can read: {error}") from None
+    mapped = zipfile.is_zipfile(path)  # files of old versions of torch are none
+    state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     if not isinstance(state, dict):
         raise BadInput(f"{path} holds a {type(state).__name__}, not a state dict")
     found = {}
@@ -221,9 +260,17 @@ def _read_torch(path: Path) -> dict[str, _Rows]:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             continue
         name = str(value.dtype).removeprefix("torch.")
-        flat = value.detach().contiguous()
-        found[str(key)] = _Rows((flat.view(torch.uint16) if name == "bfloat16" else flat).numpy(), name)
+        found[str(key)] = _Rows(tuple(value.shape), name, partial(_of_torch, value))
     return found
+
+
+def _of_torch(value: Any) -> Array:
+    torch = torch_module()
+    if value.is_meta:
+        raise ValueError("it has a shape, but no numbers: it was saved from the device 'meta'")
+    flat = value.detach().resolve_neg().contiguous()
+    array: Array = (flat.view(torch.uint16) if value.dtype == torch.bfloat16 else flat).numpy()
+    return array
 
 
 _WRITERS = {".npy": _write_npy, ".safetensors": _write_safetensors, ".pt": _write_torch, ".pth": _write_torch}

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
-from openshelf.errors import BadInput
+import numpy as np
+
+from openshelf.errors import BadInput, Mismatch
 
 Settings = tuple[float, float, float, float]
 """Learning rate, eps, and Adam's two betas, as the table's head has them."""
 
 
+def _float32(value: Any, what: str) -> float:
+    """What native code computes with."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise Mismatch(f"{what} is a number, got {value!r}")
+    with np.errstate(over="ignore", under="ignore"):
+        try:
+            return float(np.float32(float(value)))
+        except OverflowError:
+            return math.inf
+
+
 def _check(lr: float, eps: float) -> None:
-    if not (math.isfinite(lr) and lr > 0):
-        raise BadInput(f"a learning rate is positive and finite, got lr={lr!r}")
-    if not (math.isfinite(eps) and eps >= 0):
-        raise BadInput(f"eps is not negative and finite, got {eps!r}")
+    rate, least = _float32(lr, "a learning rate"), _float32(eps, "eps")
+    if not (math.isfinite(rate) and rate > 0):
+        raise BadInput(f"a learning rate is positive and finite as float32, got lr={lr!r}")
+    if not (math.isfinite(least) and least >= 0) or (least == 0 and eps != 0):
+        raise BadInput(f"eps is not negative and finite as float32, and 0 only if it is given so, got {eps!r}")
 
 
 @dataclass(frozen=True)
@@ -29,7 +45,7 @@ class SGD:
 
     @property
     def settings(self) -> Settings:
-        return self.lr, 0.0, 0.0, 0.0
+        return float(self.lr), 0.0, 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class Adagrad:
 
     @property
     def settings(self) -> Settings:
-        return self.lr, self.eps, 0.0, 0.0
+        return float(self.lr), float(self.eps), 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,7 @@ class RowwiseAdagrad:
 
     @property
     def settings(self) -> Settings:
-        return self.lr, self.eps, 0.0, 0.0
+        return float(self.lr), float(self.eps), 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +91,15 @@ class Adam:
 
     def __post_init__(self) -> None:
         _check(self.lr, self.eps)
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise BadInput(f"betas are from 0 to less than 1, got {self.betas!r}")
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise Mismatch(f"betas are two numbers, got {self.betas!r}")
+        if not all(0 <= _float32(beta, "a beta") < 1 for beta in self.betas):
+            raise BadInput(f"betas are from 0 to less than 1 as float32, got {self.betas!r}")
 
     @property
     def settings(self) -> Settings:
-        return self.lr, self.eps, *self.betas
+        first, second = self.betas
+        return float(self.lr), float(self.eps), float(first), float(second)
 
 
 Optimizer = SGD | Adagrad | RowwiseAdagrad | Adam

@@ -5,15 +5,18 @@ Native code (`native/tables/`) reads and changes rows; this is what people see o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from openshelf import _core
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space import Address, Cluster, Handle, Space, address_of, array_name, arrive, open_address, send
 from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, numbers_of, room_for
-from openshelf.tables.initial import init_of
+from openshelf.tables.initial import GivenInit, init_of
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
@@ -58,6 +61,25 @@ class Table(Handle):
         as zeros. `optimizer` says which state each row has; without, updates by SGD are possible. NameTaken if the
         name exists.
         """
+        given, values = init_of(init)
+
+        def fill(table: Table) -> None:
+            if values is None:
+                return
+            if tuple(getattr(values, "shape", ())) != (table.rows, table.dim):
+                shape, expected = tuple(getattr(values, "shape", ())), (table.rows, table.dim)
+                raise Mismatch(f"init= has the shape {shape}, expected {expected}")
+            for first in range(0, table.rows, _CHUNK):
+                table.write(range(first, min(table.rows, first + _CHUNK)), values[first : first + _CHUNK])
+
+        return Table._filled(space, name, rows, dim, dtype, given, optimizer, fill)
+
+    @staticmethod
+    def _filled(
+        space: Space, name: str, rows: int, dim: int, dtype: Any, given: GivenInit, optimizer: Optimizer | None,
+        fill: Callable[[Table], None],
+    ) -> Table:  # fmt: skip
+        """Makes a table without a name, lets `fill` write its rows, and publishes it."""
         core, full = core_of(space), array_name("", name)
         kind = _row_type(dtype)
         rows, dim = whole(rows, "rows"), whole(dim, "dim")
@@ -67,7 +89,6 @@ class Table(Handle):
             raise BadInput(f"rows of int4 have an even number of numbers, got dim={dim}")
         if optimizer is not None and not isinstance(optimizer, KINDS):
             raise Mismatch(f"an optimizer is one of openshelf.tables' {', '.join(k.__name__ for k in KINDS)}")
-        given, values = init_of(init)
         if rows * _core.table_row_bytes(kind, dim) >= 1 << 62:
             raise BadInput(f"{rows} rows of {dim} numbers have more bytes than there are addresses")
         if core.find(full) is not None:
@@ -77,11 +98,7 @@ class Table(Handle):
         native = _core.TableCore.make(core, kind, rows, dim, number, settings, given)
         try:
             table = Table(space, native, name)
-            if values is not None:
-                if tuple(getattr(values, "shape", ())) != (rows, dim):
-                    raise Mismatch(f"init= has the shape {tuple(getattr(values, 'shape', ()))}, expected {(rows, dim)}")
-                for first in range(0, rows, _CHUNK):
-                    table.write(range(first, min(rows, first + _CHUNK)), values[first : first + _CHUNK])
+            fill(table)
             native.publish(full)
         except BaseException:
             pin = core.find(native.name)
@@ -341,7 +358,11 @@ class Table(Handle):
     def __repr__(self) -> str:
         if self._native is None:
             return "Table(closed)"
-        return f"Table({self.name!r}, rows={self.rows}, dim={self.dim}, dtype={self.dtype!r})"
+        try:
+            rows = self.rows
+        except Closed:
+            return f"Table({self.name!r}, deleted)"
+        return f"Table({self.name!r}, rows={rows}, dim={self.dim}, dtype={self.dtype!r})"
 
 
 _CHUNK = 65_536
@@ -361,7 +382,8 @@ def facts_of(native: _core.TableCore, name: str) -> dict[str, Any]:
     facts = native.stats()
     facts.pop("init")
     lr, eps, *betas = facts.pop("settings")
-    optimizer = {"kind": NAMES[facts.pop("optimizer")], "lr": lr, "eps": eps, "betas": betas}
+    kind = NAMES[facts.pop("optimizer")]
+    optimizer = {"kind": kind if lr else "none", "lr": lr, "eps": eps, "betas": betas}
     return {"table": name, "dtype": DTYPES[facts.pop("row_type")], **facts, "optimizer": optimizer}
 
 
@@ -389,6 +411,8 @@ def threads_of(threads: Any) -> int:
 
 def _writable(rows: Any) -> Any:
     """For room_for, which checks memory to write into: nothing is written here."""
+    if isinstance(rows, np.ndarray) and not rows.dtype.isnative:
+        return rows.astype(rows.dtype.newbyteorder("="))
     if hasattr(rows, "flags") and not rows.flags.writeable:
         return rows.copy()
     return rows

@@ -146,7 +146,7 @@ class _Bag(torch.autograd.Function):  # type: ignore[misc]
 
 def _winners(table: Table, ids: Tensor, starts: Tensor, out: Tensor) -> Tensor:
     """For each number of each bag the position of the first id whose row has it; -1 in an empty bag."""
-    ends = torch.cat([starts[1:], starts.new_tensor([len(ids)])])
+    ends = torch.cat([starts[1:], starts.new_tensor([len(ids)])])[: len(starts)]  # none if there are no bags
     winners = torch.full(out.shape, -1, dtype=torch.int64)
     for bag, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         if begin < end:
