@@ -90,7 +90,7 @@ def import_table(
         raise
     except PermissionError as error:
         raise NotPermitted(f"{path} cannot be read: {_reason(error)}") from None
-    except Exception as error:  # of numpy, json, pickle, zip and torch, each of its own kind
+    except Exception as error:  # of numpy, json and torch, each of its own kind
         raise BadInput(f"{path} is no {path.suffix} file that can be read: {_reason(error)}") from None
     chosen = _choose(found, key, path)
     rows = found[chosen]
