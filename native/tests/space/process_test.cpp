@@ -1,5 +1,8 @@
 // Processes: random work by many with some killed at random times, what fork does to pins, readers, and member slots.
+#include <fcntl.h>
+#include <spawn.h>
 #include <thread>
+#include <unistd.h>
 
 #include "tests/space/workload.hpp"
 
@@ -293,22 +296,65 @@ static void slots_are_used_again() {
     check_end(*space);
 }
 
-// Every slot says used and nobody is alive in them: a reader is refused, a writer takes one over, and what the dead
-// held is freed.
-static void slots_full_of_dead() {
-    context = "slots full of dead";
-    Place place;
-    auto space = place.open();
-    Held held = make(*space, "", LARGE, 1, "left behind");
-    pid_t keeper = start([&] { for (;;) nap_ms(1000); });  // so that nobody is the first to come
+static void fill_slots(Space& space) {
     for (u32 slot = 0; slot < MEMBERS; slot++) {
-        Member& member = space->members.at(slot);
+        Member& member = space.members.at(slot);
         if (load(member.state)) continue;
         store(member.generation, 7u);
         store(member.state, 1u);
     }
-    store(space->members.head().slots_high, u32(MEMBERS));
-    // The child of this fork gets no slot: all are taken.
+    store(space.members.head().slots_high, u32(MEMBERS));
+}
+
+// A process that has the lock of every free slot, so that whoever is said to be in them counts as alive.
+static pid_t start_crowd(const Space& space, const std::string& directory) {
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t crowd = start([&] {
+        const int members = ::open((directory + "/members").c_str(), O_RDWR);
+        for (u32 slot = 0; slot < MEMBERS; slot++) {
+            struct flock lock {};
+            lock.l_type = F_WRLCK;
+            lock.l_start = slot;
+            lock.l_len = 1;
+            if (!load(space.members.at(slot).state)) CHECK(fcntl(members, F_SETLK, &lock) == 0);
+        }
+        CHECK(write(ready[1], "", 1) == 1);
+        for (;;) nap_ms(1000);
+    });
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    for (int fd : ready) close(fd);
+    return crowd;
+}
+
+static void end_by_kill(pid_t process) {
+    kill(process, SIGKILL);
+    CHECK(killed(finish(process)));
+}
+
+// Another program, without the handlers of fork().
+static int run_program(const char* role, const std::string& directory) {
+    std::string words[] = {"process_test", role, directory};
+    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+    pid_t child = 0;
+    CHECK(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ) == 0);
+    return finish(child);
+}
+
+// Every slot says used. If nobody is alive in them, a child gets one, a reader is refused, a writer takes one over, and what the dead
+// held is freed. If all are alive, a child gets none, and is told so.
+static void slots_full() {
+    context = "slots full";
+    Place place;
+    auto space = place.open();
+    Held held = make(*space, "", LARGE, 1, "left behind");
+    pid_t keeper = start([&] { for (;;) nap_ms(1000); });  // so that nobody is the first to come
+    fill_slots(*space);
+    CHECK(returned(run([&] { CHECK(space->members.joined() && !space->find("it")); })));
+    space->collect();
+    pid_t crowd = start_crowd(*space, place.directory);
+    fill_slots(*space);
     CHECK(returned(run([&] {
         CHECK(!space->members.joined());
         try {
@@ -318,24 +364,15 @@ static void slots_full_of_dead() {
             CHECK(error.code == Code::closed);
         }
     })));
-    (void)held;
+    end_by_kill(crowd);
     CHECK(killed(run([&] {  // its own membership ends without a word, and the slot counts as dead
         raise(SIGKILL);
     })));
     CHECK(space->members.live_others() == 1);
-    std::string directory = place.directory;
-    pid_t reader = start([&] {
-        execl("/proc/self/exe", "process_test", "refused", directory.c_str(), nullptr);
-        std::_Exit(3);
-    });
-    CHECK(returned(finish(reader)));
-    pid_t writer = start([&] {
-        execl("/proc/self/exe", "process_test", "taker", directory.c_str(), nullptr);
-        std::_Exit(3);
-    });
-    CHECK(returned(finish(writer)));
-    kill(keeper, SIGKILL);
-    CHECK(killed(finish(keeper)));
+    fill_slots(*space);
+    CHECK(returned(run_program("refused", place.directory)));
+    CHECK(returned(run_program("taker", place.directory)));
+    end_by_kill(keeper);
     space->release(held);
     check_end(*space);
     CHECK(space->members.live_others() == 0);
@@ -370,6 +407,6 @@ int main(int count, char** argument) {
     last_views_go_with_the_last_member();
     dead_collector_holds_nobody_up();
     slots_are_used_again();
-    slots_full_of_dead();
+    slots_full();
     return 0;
 }
