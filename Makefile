@@ -29,11 +29,10 @@ $(VENV)/.torch: $(VENV)/.tools | $(VENV)/.built
 	$(BIN)/python -c '$(EXTRA)' | grep -E '^(torch|highspy)[=>]' | $(BIN)/pip install -r /dev/stdin && touch $@ || echo "PyTorch could not be installed"
 
 $(VENV)/.test: $(VENV)/.tools | $(VENV)/.built
-	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q --no-compile -r /dev/stdin
+	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
-# The native tests need no Python packages: they are built and run while those are installed. What is imported is compiled
-# then: most of the packages' files never are.
+# The native tests need no Python packages: they are built and run while those are installed.
 test:
 	+$(MAKE) --no-print-directory -j 2 native-test lint
 	+$(MAKE) --no-print-directory pytest
