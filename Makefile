@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*/*.cpp native/*/*.hpp) CMakeLists.txt pyproject.toml
 CMAKE := $(BIN)/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start a thousand processes: none should compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-tables-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
 tour: $(VENV)/.built $(if $(LIGHT),,$(VENV)/.torch)

@@ -1,7 +1,5 @@
 """Openshelf: one memory address space for AI."""
 
-from importlib.metadata import version
-
 from openshelf.errors import OpenshelfError
 from openshelf.fabric import Fabric
 from openshelf.kv import KVPool, Layout
@@ -27,4 +25,10 @@ __all__ = [
     "spaces",
 ]
 
-__version__ = version("openshelf")
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # asked for seldom, and dear to find
+        from importlib.metadata import version
+
+        return version("openshelf")
+    raise AttributeError(f"module 'openshelf' has no attribute {name!r}")

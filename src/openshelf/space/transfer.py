@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -121,6 +120,8 @@ class Transfer:
 
     async def _finish(self) -> Transfer:
         if not self.done:
+            import asyncio  # who awaits has it already; others need not wait for it at their start
+
             await asyncio.get_running_loop().run_in_executor(None, self.wait)
         self.wait(0)
         return self
