@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand processes: none should compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-tables-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
+.PHONY: tour test lint native-test native-asan native-tsan native-odr pytest pytest-asan pytest-parallel pytest-serial soak bench benchmarks bench-transformers bench-peers bench-kv-peers bench-hosts-peers bench-tables-peers bench-offload bench-offload-peers test-browser test-machines test-wheel test-aarch64 test-vllm bench-vllm clean
 tour: $(VENV)/.built $(if $(LIGHT),,$(VENV)/.torch)
 	$(BIN)/openshelf tour
 
@@ -77,11 +77,18 @@ native-odr: $(VENV)/.built
 	$(CMAKE) --build build/lto -- --quiet > build/lto-build.log 2>&1 || { cat build/lto-build.log; exit 1; }
 	! grep -E "\[-W(odr|lto-type-mismatch)\]" build/lto-build.log
 
-# Three workers on two cores: threads of torch that spin for each other would hold up everybody.
+# Three workers on two cores, and one for the tests that take long and mostly wait: threads of torch that spin for each other
+# would hold up everybody.
 pytest: export OMP_WAIT_POLICY := passive
 pytest: $(VENV)/.built $(VENV)/.test
+	+$(MAKE) --no-print-directory -j 2 pytest-parallel pytest-serial
+
+pytest-parallel:
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 10 -m "not serial and not soak"
-	$(BIN)/python -m pytest --durations 10 -m "serial and not soak"
+
+pytest-serial:
+	@mkdir -p build
+	$(BIN)/python -m pytest --durations 10 -m "serial and not soak" > build/serial.log 2>&1; result=$$?; cat build/serial.log; exit $$result
 
 # The extension itself under AddressSanitizer and UBSan, in an environment of its own, which sees the other one. A run has no
 # leaks to look for (Python leaves some), and signals are the tests' own. Whatever a process says, a keeper or a killed one too, lies in reports/.
