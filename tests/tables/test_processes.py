@@ -125,4 +125,5 @@ def test_killed_trainers_leave_each_row_with_its_state(home: Path) -> None:
             assert (states == states[:, :1]).all()
             assert (rows == rows[:, :1]).all()
             assert [pairs[float(state)] for state in states[:, 0]] == rows[:, 0].tolist()
-        assert 0 < Table.open(space, "t").stat()["interrupted"] <= 2 * kills  # two threads each
+        # Two threads each, and a kill need not meet a batch. Native tests kill in the midst of one.
+        assert Table.open(space, "t").stat()["interrupted"] <= 2 * kills
