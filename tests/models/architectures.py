@@ -47,6 +47,8 @@ def build(name: str) -> Built:
         cls = getattr(transformers, cls_name, None)
         for way, config, error in configs(kind) if cls is not None else ():
             if error is None:
+                if table == "causal" and hasattr(config, "is_decoder"):
+                    config.is_decoder = True  # of models that are encoders otherwise, as their pages say
                 try:
                     return _running(table, _made(cls, config))
                 except ImportError as caught:

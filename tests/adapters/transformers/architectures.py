@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import warnings
 from typing import Any
 
@@ -93,21 +94,23 @@ def build(kind: str, scaling: str | None = None, **changes: Any) -> Any:
         raise NotBuilt(f"{type(error).__name__}: {error}") from error
 
 
-def prompt(length: int) -> Any:
-    return torch.from_numpy(np.random.default_rng(3).integers(5, 96, (1, length)))
+def prompt(length: int, padding: int | None = None) -> Any:
+    tokens = np.random.default_rng(3).integers(5, 96, (1, length))
+    return torch.from_numpy(np.where(tokens == padding, 5 if padding != 5 else 6, tokens))
 
 
 def logits(model: Any, tokens: Any, cache: Any, new: int) -> Any:
     how = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     if cache is not None:
-        how["past_key_values"] = cache
+        takes = inspect.signature(model.forward).parameters
+        how["past_key_values" if "past_key_values" in takes else "cache_params"] = cache
     out = model.generate(tokens, attention_mask=torch.ones_like(tokens), **how)
     return torch.cat(out.logits), out
 
 
 def outcome(space: Space, model: Any, lengths: tuple[int, ...] = (40, 100, 70, 40), new: int = 6) -> str:
     """'right', or why it was refused. AssertionError if a prompt's logits are others with the pool than without."""
-    whole = prompt(max(lengths))
+    whole = prompt(max(lengths), model.generation_config.pad_token_id)
     twin = copy.deepcopy(model)  # `dynamic` remembers its longest call: both must have the same past
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,7 +19,7 @@ from openshelf.fabric import Fabric
 from openshelf.offload.decoder.executor import executor_of
 from openshelf.offload.decoder.kv_tier import KVTier
 from openshelf.offload.decoder.memory import DecoderMemory, all_weights
-from openshelf.offload.decoder.model import SHORT, begins_anew, has_encoder, start_of, without_weights
+from openshelf.offload.decoder.model import SHORT, begins_anew, forced_token, has_encoder, start_of, without_weights
 from openshelf.offload.decoder.plan import BucketPlan, Growth, plan_growth
 from openshelf.offload.decoder.programs import FIRST, MORE, NEXT, Programs
 from openshelf.offload.decoder.prompts import check_arguments, check_padding, ids_of
@@ -125,7 +125,8 @@ class Decoder:
     ) -> Any:
         """The prompt and up to `count` tokens more, (batch, length): the likeliest, or what `choose` makes of logits.
 
-        Of a model with an encoder, its own first token and up to `count` more.
+        Of a model with an encoder, its own first token and up to `count` more. Where its generation config forces the
+        first or the last of these, it is that.
 
         Ends early when all sequences have come to the token `stop`, which fills those that ended before others. Other
         arguments of transformers' generate() are refused.
@@ -149,6 +150,9 @@ class Decoder:
         ended = torch.zeros(self.batch, dtype=torch.bool)
         for number in range(count):
             token = choose(logits)
+            forced = forced_token(self._model, begun.shape[1] + number, number == count - 1)
+            if forced is not None:
+                token = torch.full_like(token, forced)
             if stop is not None:
                 token = torch.where(ended, stop, token)
                 ended |= token == stop

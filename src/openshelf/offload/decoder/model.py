@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from openshelf.errors import BadInput, CaptureFailed, MissingExtra
@@ -23,6 +25,7 @@ from openshelf.offload.decoder.state import State
 from openshelf.offload.program.torch import torch
 
 try:
+    from transformers import PreTrainedModel
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
 except ImportError as error:
@@ -125,7 +128,7 @@ class GrowingModel:
         cache = self._cache_of(past, buffers) if past and buffers else self._empty()
         given = self._inputs(ids, cache, past)
         appending = _Appending(growing, past, self._firsts if buffers else {})
-        with appending:
+        with appending, _no_look_at_padding():
             result = self.model(**given)
         self._begun = appending.begun
         cache = next((one for name in CACHES if (one := getattr(result, name, None)) is not None), cache)
@@ -287,6 +290,27 @@ def begins_anew(model: Any) -> int | None:
     config = getattr(model, "config", None)
     anew = getattr(config, "model_type", "") in ("phi3", "phimoe", "phi4_multimodal")
     return getattr(config, "original_max_position_embeddings", None) if anew else None
+
+
+@contextmanager
+def _no_look_at_padding() -> Iterator[None]:
+    """While a model is captured: whether its tokens are padded is looked at when they are given, not here."""
+    name = "warn_if_padding_and_no_attention_mask"
+    looks = getattr(PreTrainedModel, name)
+    setattr(PreTrainedModel, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(PreTrainedModel, name, looks)
+
+
+def forced_token(model: Any, length: int, last: bool) -> int | None:
+    """The token that a model's generation config demands behind `length` tokens, or as the last one."""
+    for demanded, name in ((last, "forced_eos_token_id"), (length == 1, "forced_bos_token_id")):
+        token = getattr(model.generation_config, name, None) if demanded else None
+        if token is not None:
+            return int(token[0] if isinstance(token, list) else token)
+    return None
 
 
 def start_of(model: Any) -> int:
