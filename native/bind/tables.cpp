@@ -19,8 +19,9 @@ namespace osf::bind {
 using GivenIds = std::tuple<u64, u64, u64>;      // address, bytes of one, how many
 using GivenSettings = std::tuple<double, double, double, double>;  // lr, eps, beta1, beta2
 using GivenInit = std::tuple<u32, double, double, u64>;
-// table, ids, offsets, bags, ids a bag where there are no offsets, pooling, weights, out, bytes from row to row of it, raw, consistent, title
-using GivenRead = std::tuple<std::shared_ptr<Table>, GivenIds, GivenIds, u64, u64, u32, u64, u64, u64, bool, bool, std::string>;
+// table, ids, offsets, bags, ids a bag where there are no offsets, pooling, weights, out, bytes from row to row of it, raw, consistent, title,
+// winners
+using GivenRead = std::tuple<std::shared_ptr<Table>, GivenIds, GivenIds, u64, u64, u32, u64, u64, u64, bool, bool, std::string, u64>;
 
 template <class T>
 static T* at_address(u64 address) { return reinterpret_cast<T*>(address); }
@@ -40,16 +41,19 @@ static std::shared_ptr<Table> make(const std::shared_ptr<Space>& space, u32 row_
 
 static void read(const std::vector<GivenRead>& given, u32 threads) {
     std::vector<ReadRequest> requests;
-    for (const auto& [table, ids, offsets, bags, length, pooling, weights, out, stride, raw, consistent, title] : given)
-        requests.push_back({table, ids_of(ids), ids_of(offsets), bags, length, Pooling(pooling), at_address<const float>(weights), at_address<char>(out), stride, raw, consistent, title});
+    for (const auto& [table, ids, offsets, bags, length, pooling, weights, out, stride, raw, consistent, title, winners] : given)
+        requests.push_back({table, ids_of(ids), ids_of(offsets), bags, length, Pooling(pooling), at_address<const float>(weights), at_address<char>(out), stride, raw, consistent, title,
+                            at_address<std::int64_t>(winners)});
     nb::gil_scoped_release release;
     read_rows(requests, threads);
 }
 
 static void update(const std::shared_ptr<Table>& table, const GivenIds& ids, u64 gradients, u64 stride, u64 count, const GivenIds& offsets, u64 bags, bool mean, u64 weights,
-                   const GivenSettings& settings, bool any_number, u32 threads) {
+                   u64 winners, const GivenSettings& settings, bool any_number, u32 threads) {
     nb::gil_scoped_release release;
-    update_rows({table, ids_of(ids), at_address<const float>(gradients), stride, count, ids_of(offsets), bags, mean, at_address<const float>(weights), settings_of(settings), any_number}, threads);
+    update_rows({table, ids_of(ids), at_address<const float>(gradients), stride, count, ids_of(offsets), bags, mean, at_address<const float>(weights),
+                 at_address<const std::int64_t>(winners), settings_of(settings), any_number},
+                threads);
 }
 
 static nb::dict stats(Table& table) {
@@ -87,7 +91,7 @@ void bind_tables(nb::module_& m) {
                  for (const Snapshot::Part& part : table.snapshot()->parts) result.append(nb::make_tuple(part.first, u64(part.rows), u64(part.state)));
                  return result;
              })
-        .def("update", update, "ids"_a, "gradients"_a, "stride"_a, "count"_a, "offsets"_a, "bags"_a, "mean"_a, "weights"_a, "settings"_a, "any_number"_a, "threads"_a)
+        .def("update", update, "ids"_a, "gradients"_a, "stride"_a, "count"_a, "offsets"_a, "bags"_a, "mean"_a, "weights"_a, "winners"_a, "settings"_a, "any_number"_a, "threads"_a)
         .def("write", [](const std::shared_ptr<Table>& table, const GivenIds& ids, u64 rows, bool raw, u64 states) {
                  nb::gil_scoped_release release;
                  write_rows(table, ids_of(ids), at_address<const char>(rows), raw, at_address<const char>(states));
@@ -96,6 +100,8 @@ void bind_tables(nb::module_& m) {
                  nb::gil_scoped_release release;
                  read_states(table, ids_of(ids), at_address<char>(out));
              }, "ids"_a, "out"_a)
+        .def("set_steps", [](Table& table, u64 steps) { set_steps(table, steps); })
+        .def("steps_address", [](Table& table) { return u64(&table.head().steps); })
         .def("prefetch", [](Table& table, const GivenIds& ids) { nb::gil_scoped_release release; prefetch_rows(table, ids_of(ids)); }, "ids"_a)
         .def("check_usable", &Table::check_usable)
         .def_prop_ro("read_only", [](const Table& table) { return table.space->read_only(); })

@@ -147,15 +147,16 @@ struct Body {
         return most[0];
     }
 
-    // The exponent of infinities and of what is no number is all ones.
-    static bool finite(const float* values, u64 count) {
-        std::uint32_t found = 0;
+    // Without their signs, floats are in the order of their bits, and what is no number comes last.
+    static std::uint32_t size(const float* values, u64 count) {
+        std::uint32_t most = 0;
         for (u64 at = 0; at < count; at++) {
             std::uint32_t bits;
             std::memcpy(&bits, values + at, 4);
-            found |= (bits & 0x7f800000u) == 0x7f800000u;
+            bits &= 0x7fffffffu;
+            most = bits > most ? bits : most;
         }
-        return !found;
+        return most;
     }
 
     template <RowType T>
@@ -219,29 +220,30 @@ struct Body {
         std::memcpy(row + dim / 2, halves, 4);
     }
 
-    // Multiplications and additions round each by itself (the files are compiled without contraction), but where fma is written.
+    // Multiplications and additions round each by itself (the files are compiled without contraction), but where fma is written. All but
+    // Adam, which FBGEMM does not have for CPUs, give the bits of its table-batched embeddings.
     static void sgd(float* row, float*, const float* g, u64 dim, const Settings& s) {
         for (u64 at = 0; at < dim; at++) row[at] = __builtin_fmaf(-s.lr, g[at], row[at]);
     }
 
     static void adagrad(float* row, float* sum, const float* g, u64 dim, const Settings& s) {
         for (u64 at = 0; at < dim; at++) {
-            sum[at] = sum[at] + g[at] * g[at];
-            row[at] = __builtin_fmaf(-s.lr, g[at] / (std::sqrt(sum[at]) + s.eps), row[at]);
+            sum[at] = __builtin_fmaf(g[at], g[at], sum[at]);
+            row[at] = float(double(row[at]) - double(s.lr * g[at]) / (std::sqrt(double(sum[at])) + double(s.eps)));
         }
     }
 
     static void rowwise_adagrad(float* row, float* sum, const float* g, u64 dim, const Settings& s) {
-        float squares[16] = {};
+        float squares[8] = {};
         u64 at = 0;
-        for (; at + 16 <= dim; at += 16)
-            for (int lane = 0; lane < 16; lane++) squares[lane] += g[at + u64(lane)] * g[at + u64(lane)];
+        for (; at + 8 <= dim; at += 8)
+            for (int lane = 0; lane < 8; lane++) squares[lane] += g[at + u64(lane)] * g[at + u64(lane)];
         for (int lane = 0; at < dim; at++, lane++) squares[lane] += g[at] * g[at];
-        for (int half = 8; half; half /= 2)
-            for (int lane = 0; lane < half; lane++) squares[lane] += squares[lane + half];
+        for (int step = 1; step < 8; step *= 2)  // neighbours first
+            for (int lane = 0; lane < 8; lane += 2 * step) squares[lane] += squares[lane + step];
         *sum = *sum + squares[0] / float(dim);
         const float factor = s.lr / (std::sqrt(*sum) + s.eps);
-        for (at = 0; at < dim; at++) row[at] = __builtin_fmaf(-factor, g[at], row[at]);
+        for (at = 0; at < dim; at++) row[at] = row[at] - factor * g[at];
     }
 
     static void adam(float* row, float* state, const float* g, u64 dim, const Settings& s) {
@@ -256,7 +258,7 @@ struct Body {
     }
 
     static constexpr Kernels kernels(const char* name) {
-        return {name, largest<std::int32_t>, largest<std::int64_t>, finite,
+        return {name, largest<std::int32_t>, largest<std::int64_t>, size,
                 {bags<RowType::float32>, bags<RowType::float16>, bags<RowType::bfloat16>, bags<RowType::int8>, bags<RowType::int4>},
                 {narrow<RowType::float32>, narrow<RowType::float16>, narrow<RowType::bfloat16>, narrow<RowType::int8>, narrow<RowType::int4>},
                 {sgd, adagrad, rowwise_adagrad, adam}};

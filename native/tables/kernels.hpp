@@ -59,13 +59,15 @@ struct Settings {                                // of an optimizer, at one step
     float correction1, correction2;              // of Adam: 1 - beta^step
 };
 
+constexpr std::uint32_t INFINITE = 0x7f800000;
+
 using BagKernel = void (*)(const RowShape& shape, const Bags& bags, Pooling pooling);
 
 struct Kernels {
     const char* name;
     std::uint64_t (*largest32)(const std::int32_t* ids, std::uint64_t count);  // as unsigned numbers: a negative one is huge
     std::uint64_t (*largest64)(const std::int64_t* ids, std::uint64_t count);
-    bool (*finite)(const float* values, std::uint64_t count);
+    std::uint32_t (*size)(const float* values, std::uint64_t count);  // the bits of the largest without its sign; from INFINITE on, not all are finite
     BagKernel bags[ROW_TYPES];                   // out = the rows of each bag pooled; an empty one gives zeros
     void (*narrow[ROW_TYPES])(const float* from, char* row, std::uint64_t dim);  // a row of these numbers, rounded to nearest
     void (*step[OPTIMIZERS])(float* row, float* state, const float* gradient, std::uint64_t dim, const Settings& settings);

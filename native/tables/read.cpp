@@ -95,6 +95,26 @@ private:
     std::vector<const char*> at_;
 };
 
+// A bag's maxima, and which id each of them came from: of equal numbers, the first.
+static void win(const ReadRequest& request, const RowShape& shape, const char* const* rows, u64 bag, std::vector<float>& numbers) {
+    const u64 begin = request.begin(bag), count = request.end(bag) - begin;
+    auto* out = reinterpret_cast<float*>(request.out + bag * request.out_stride);
+    std::int64_t* winners = request.winners + bag * shape.dim;
+    if (!count) std::fill_n(out, shape.dim, 0.0f);
+    std::fill_n(winners, shape.dim, count ? std::int64_t(begin) : -1);
+    numbers.resize(shape.dim);
+    constexpr u32 END = 1;
+    for (u64 at = 0; at < count; at++) {
+        float* row = at ? numbers.data() : out;
+        kernels().bags[u32(request.table->head().row_type)](shape, {rows + at, &END, 1, nullptr, reinterpret_cast<char*>(row), 0}, Pooling::max);
+        for (u64 column = 0; at && column < shape.dim; column++) {
+            if (!(row[column] > out[column])) continue;
+            out[column] = row[column];
+            winners[column] = std::int64_t(begin + at);
+        }
+    }
+}
+
 // Bags [from, to) of a request, whose rows are at these addresses. `ends` is room for their ends.
 static void pool(const ReadRequest& request, const RowShape& shape, const char* const* rows, u64 from, u64 to, std::vector<u32>& ends) {
     char* out = request.out + from * request.out_stride;
@@ -106,6 +126,11 @@ static void pool(const ReadRequest& request, const RowShape& shape, const char* 
         return;
     }
     const u64 first = request.begin(from);
+    if (request.winners) {
+        std::vector<float> numbers;
+        for (u64 bag = from; bag < to; bag++) win(request, shape, rows + (request.begin(bag) - first), bag, numbers);
+        return;
+    }
     ends.resize(to - from);
     for (u64 bag = from; bag < to; bag++) ends[bag - from] = u32(request.end(bag) - first);
     const float* weights = request.weights ? request.weights + first : nullptr;

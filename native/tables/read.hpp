@@ -33,6 +33,7 @@ struct ReadRequest {
     bool raw = false;                            // bags of one row: its bytes as they are
     bool consistent = false;                     // each row as some change left it, never half of one
     std::string title;                           // of the table, for errors
+    std::int64_t* winners = nullptr;             // of maxima: for each number the position of its id, -1: none
 
     u64 begin(u64 bag) const { return offsets.at ? offsets[bag] : bag * length; }
     u64 end(u64 bag) const { return offsets.at ? (bag + 1 < bags ? offsets[bag + 1] : ids.count) : (bag + 1) * length; }

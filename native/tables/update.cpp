@@ -94,54 +94,6 @@ private:
     std::vector<float> row_;
 };
 
-static void check_gradients(const Update& update) {
-    const u64 dim = update.table->head().dim;
-    for (u64 at = 0; at < update.gradient_count; at++) {
-        const float* gradient = update.gradients + at * update.stride;
-        if (kernels().finite(gradient, dim)) continue;
-        u64 column = 0;
-        while (std::isfinite(gradient[column])) column++;
-        throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table '" + update.table->name() + "' has " + std::to_string(gradient[column]) +
-                                         " in column " + std::to_string(column) + ": nothing was changed; leave the batch out, or pass finite=False to apply it");
-    }
-    if (!update.weights || kernels().finite(update.weights, update.ids.count)) return;
-    throw Error(Code::bad_input, "the weights of a batch for the table '" + update.table->name() + "' are not all finite: nothing was changed; pass finite=False to apply it");
-}
-
-// For each id, in the order of rows: where its gradient is, and by what it is multiplied.
-struct Sources {
-    std::vector<const char*> at;
-    std::vector<float> weights;                  // empty: all 1
-};
-
-static Sources sources_of(const Update& update, std::span<const Ordered> order) {
-    Sources found;
-    const u64 count = update.ids.count;
-    std::vector<u32> bag_of;
-    std::vector<float> factors;
-    if (update.offsets.at) {
-        bag_of.resize(count);
-        if (update.mean) factors.resize(count);
-        for (u64 bag = 0; bag < update.bags; bag++) {
-            const u64 begin = update.offsets[bag], end = bag + 1 < update.bags ? update.offsets[bag + 1] : count;
-            for (u64 at = begin; at < end; at++) {
-                bag_of[at] = u32(bag);
-                if (update.mean) factors[at] = 1.0f / float(end - begin);
-            }
-        }
-    }
-    const float* by = update.mean ? factors.data() : update.weights;
-    found.at.resize(count + 16);
-    if (by) found.weights.resize(count);
-    for (u64 at = 0; at < count; at++) {
-        const u64 position = order[at].position;
-        found.at[at] = reinterpret_cast<const char*>(update.gradients + (update.offsets.at ? bag_of[position] : position) * update.stride);
-        if (by) found.weights[at] = by[position];
-    }
-    for (u64 at = count; at < found.at.size(); at++) found.at[at] = reinterpret_cast<const char*>(update.gradients);
-    return found;
-}
-
 void update_rows(const Update& update, u32 threads) {
     Table& table = *update.table;
     TableHead& head = table.head();
@@ -150,21 +102,15 @@ void update_rows(const Update& update, u32 threads) {
         throw Error(Code::bad_input, "the table '" + table.name() + "' has rows of integers, which no optimizer changes: train one of float32, float16 or bfloat16, and write() rows of it here");
     if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
     auto rows = checked(table, update.ids, table.name());
-    if (!update.any_number) check_gradients(update);
-    if (!update.ids.count) return;
-    const std::vector<Ordered> order = in_order(update.ids);
-    const Sources sources = sources_of(update, order);
+    const RowGradients gradients(update, head.dim, table.name());
+    if (!update.any_number) gradients.check();
     Settings settings = update.settings;
     const u64 step_number = std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
     if (head.optimizer == Optimizer::adam) {
         settings.correction1 = float(1 - std::pow(double(settings.beta1), double(step_number)));
         settings.correction2 = float(1 - std::pow(double(settings.beta2), double(step_number)));
     }
-    std::vector<u64> firsts;                     // of each row's ids, in `order`
-    for (u64 at = 0; at < order.size(); at++)
-        if (!at || order[at].row != order[at - 1].row) firsts.push_back(at);
-    const u64 changed = firsts.size();
-    firsts.push_back(order.size());
+    const u64 changed = gradients.rows();
     constexpr u64 PIECE = 512, AHEAD = 4;
     if (!threads && changed <= 2 * PIECE) threads = 1;
     run_pieces(div_up(changed, PIECE), threads, [&](u64 piece) {
@@ -172,7 +118,7 @@ void update_rows(const Update& update, u32 threads) {
         Stepper stepper(table, settings);
         std::vector<float> gradient(head.dim);
         auto place = [&](u64 number, char*& row, char*& state) {
-            const u64 wanted = order[firsts[number]].row;
+            const u64 wanted = gradients.row(number);
             const Snapshot::Part& part = rows->part_of(wanted);
             row = part.rows + (wanted - part.first) * head.row_bytes;
             state = head.state_bytes ? part.state + (wanted - part.first) * head.state_bytes : nullptr;
@@ -186,13 +132,8 @@ void update_rows(const Update& update, u32 threads) {
                 for (u64 line = 0; line < head.state_bytes; line += 64) __builtin_prefetch(state + line, 1);
             }
             place(number, row, state);
-            const u64 first = firsts[number];
-            const u32 count = u32(firsts[number + 1] - first);
-            kernels().bags[u32(RowType::float32)]({head.dim, 4 * head.dim, 2},
-                                                  {sources.at.data() + first, &count, 1, sources.weights.empty() ? nullptr : sources.weights.data() + first,
-                                                   reinterpret_cast<char*>(gradient.data()), 0},
-                                                  Pooling::sum);
-            writer.change(order[first].row, row, state, [&] { stepper(row, state, gradient.data()); });
+            gradients.sum(number, gradient.data());
+            writer.change(gradients.row(number), row, state, [&] { stepper(row, state, gradient.data()); });
         }
     });
     std::atomic_ref<u64>(head.updated_rows).fetch_add(changed);
@@ -216,6 +157,11 @@ void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char*
             if (states && state) std::memcpy(state, states + at * head.state_bytes, head.state_bytes);
         });
     }
+}
+
+void set_steps(Table& table, u64 steps) {
+    table.need_write();
+    store(table.head().steps, steps);
 }
 
 void read_states(const std::shared_ptr<Table>& table, const Ids& ids, char* out) {

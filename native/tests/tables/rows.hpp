@@ -29,7 +29,7 @@ inline std::vector<std::int64_t> all_rows(u64 count) {
 inline void step_rows(const std::shared_ptr<Table>& table, const std::vector<std::int64_t>& ids) {
     std::vector<float> gradients(ids.size() * DIM);
     for (u64 at = 0; at < gradients.size(); at++) gradients[at] = float(1 + at % DIM);
-    update_rows({table, ids_of(ids), gradients.data(), DIM, ids.size(), {}, 0, false, nullptr, SETTINGS, false}, 1);
+    update_rows({table, ids_of(ids), gradients.data(), DIM, ids.size(), {}, 0, false, nullptr, nullptr, SETTINGS, false}, 1);
 }
 
 struct Pair {

@@ -157,7 +157,7 @@ class Table(Handle):
         results += [room.out, found]  # kept until the rows are read
         return (
             self._core, found.given, NO_IDS, found.given[2], 1, MODES["max"], 0, room.address, room.stride,
-            raw, flag(consistent, "consistent"), self.name,
+            raw, flag(consistent, "consistent"), self.name, 0,
         )  # fmt: skip
 
     def _stored_as(self) -> tuple[int, str]:
@@ -195,6 +195,7 @@ class Table(Handle):
         include_last_offset: bool,
         consistent: bool,
         results: list[Any],
+        winners: Any = None,
     ) -> tuple[Any, ...]:
         if mode not in MODES:
             raise BadInput(f"mode is 'sum', 'mean' or 'max', got {mode!r}")
@@ -207,7 +208,7 @@ class Table(Handle):
         return (
             self._core, found.ids.given, NO_IDS if found.offsets is None else found.offsets.given, found.bags,
             found.length, MODES[mode], factors, room.address, room.stride, False, flag(consistent, "consistent"),
-            self.name,
+            self.name, 0 if winners is None else winners.data_ptr(),
         )  # fmt: skip
 
     def prefetch(self, ids: Any) -> None:
@@ -246,7 +247,7 @@ class Table(Handle):
         found = numbers_of(ids, "ids")
         count = found.given[2]
         address, kept = floats_of(gradients, "gradients", (*found.shape, self.dim))
-        self._apply(found.given, address, count, NO_IDS, 0, False, 0, optimizer, finite, threads)
+        self._apply(found.given, address, count, NO_IDS, 0, False, 0, 0, optimizer, finite, threads)
         del kept
 
     def update_bags(
@@ -274,13 +275,13 @@ class Table(Handle):
         address, kept = floats_of(gradients, "gradients", (found.bags, self.dim))
         factors, kept_too = (0, None) if weights is None else floats_of(weights, "weights", found.ids.shape)
         self._apply(
-            found.ids.given, address, found.bags, starts.given, found.bags, mode == "mean", factors, optimizer, finite,
-            threads,
+            found.ids.given, address, found.bags, starts.given, found.bags, mode == "mean", factors, 0, optimizer,
+            finite, threads,
         )  # fmt: skip
         del kept, kept_too
 
     def _apply(
-        self, ids: Any, gradients: int, count: int, offsets: Any, bags: int, mean: bool, weights: int,
+        self, ids: Any, gradients: int, count: int, offsets: Any, bags: int, mean: bool, weights: int, winners: int,
         optimizer: Optimizer | None, finite: bool, threads: int,
     ) -> None:  # fmt: skip
         chosen = self.optimizer if optimizer is None else optimizer
@@ -290,7 +291,7 @@ class Table(Handle):
             name = getattr(type(chosen), "__name__", repr(chosen))
             raise Mismatch(f"the rows of the table {self.name!r} have states of {self._kind.__name__}, not of {name}")
         self._core.update(
-            ids, gradients, self.dim, count, offsets, bags, mean, weights, chosen.settings,
+            ids, gradients, self.dim, count, offsets, bags, mean, weights, winners, chosen.settings,
             not flag(finite, "finite"), threads_of(threads),
         )  # fmt: skip
 

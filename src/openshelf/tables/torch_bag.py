@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from openshelf import _core
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Mismatch, OutOfRange
-from openshelf.tables.arguments import MODES
+from openshelf.tables.arguments import MODES, numbers_of
 from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table, check_offsets
 
@@ -115,10 +116,12 @@ class _Bag(torch.autograd.Function):  # type: ignore[misc]
     ) -> Tensor:
         table = module.table
         factors = None if weights is None else weights.detach()
-        out: Tensor = table.bag(ids, starts, module.mode, factors, consistent=module.consistent)
         ctx.module, ctx.winners = module, None
+        out: Tensor
         if ctx.needs_input_grad[4] and module.mode == "max":
-            ctx.winners = _winners(table, ids, starts, out)
+            out, ctx.winners = _maxima(table, ids, starts, module.consistent)
+        else:
+            out = table.bag(ids, starts, module.mode, factors, consistent=module.consistent)
         ctx.save_for_backward(ids, starts, *(() if weights is None else (weights,)))
         return out
 
@@ -136,7 +139,7 @@ class _Bag(torch.autograd.Function):  # type: ignore[misc]
             of_weights = (rows * gradient[bags]).sum(1).to(weights.dtype)
         if ctx.needs_input_grad[4]:
             if ctx.winners is not None:
-                _update_winners(module, ids, ctx.winners, gradient)
+                _update_maxima(module, ids, starts, ctx.winners, gradient)
             else:
                 module.table.update_bags(
                     ids, starts, gradient, module.optimizer, mode=module.mode, weights=weights
@@ -144,21 +147,20 @@ class _Bag(torch.autograd.Function):  # type: ignore[misc]
         return None, None, None, of_weights, torch.zeros(()) if ctx.needs_input_grad[4] else None
 
 
-def _winners(table: Table, ids: Tensor, starts: Tensor, out: Tensor) -> Tensor:
-    """For each number of each bag the position of the first id whose row has it; -1 in an empty bag."""
-    ends = torch.cat([starts[1:], starts.new_tensor([len(ids)])])[: len(starts)]  # none if there are no bags
-    winners = torch.full(out.shape, -1, dtype=torch.int64)
-    for bag, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        if begin < end:
-            rows = table.lookup(ids[begin:end])
-            winners[bag] = begin + (rows == out[bag]).int().argmax(0)
-    return winners
+def _maxima(table: Table, ids: Tensor, starts: Tensor, consistent: bool) -> tuple[Tensor, Tensor]:
+    """Bags, and for each of their numbers the position of the id whose row has it; -1 in an empty bag."""
+    winners = torch.empty((len(starts), table.dim), dtype=torch.int64)
+    results: list[Any] = []
+    request = table._bag_request(ids, starts, "max", None, None, False, consistent, results, winners)
+    _core.table_read([request], 0)
+    return results[0], winners
 
 
-def _update_winners(module: TableBag, ids: Tensor, winners: Tensor, gradient: Tensor) -> None:
-    """A maximum's gradient goes to the row that it came from."""
-    full = torch.zeros((len(ids), module.table.dim))
-    bag, column = torch.nonzero(winners >= 0, as_tuple=True)
-    full[winners[bag, column], column] = gradient[bag, column]
-    touched = torch.unique(winners[winners >= 0])
-    module.table.update(ids[touched], full[touched], module.optimizer)
+def _update_maxima(module: TableBag, ids: Tensor, starts: Tensor, winners: Tensor, gradient: Tensor) -> None:
+    """A maximum's gradient goes to the row that it came from; rows that gave none stay as they are."""
+    found, bags = numbers_of(ids, "ids"), len(starts)
+    begins = numbers_of(starts, "offsets")
+    module.table._apply(
+        found.given, gradient.data_ptr(), bags, begins.given, bags, False, 0, winners.data_ptr(), module.optimizer,
+        True, 0,
+    )  # fmt: skip
