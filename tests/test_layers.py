@@ -32,7 +32,7 @@ LAYERS = (
 )
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
 ROOMS = ("create", "hosts", "locality")  # of space, low to high
-SHOWN = ("adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour")
+SHOWN = ("adapters.torchrec", "adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour")
 
 PUBLIC = {
     "Array",
@@ -174,8 +174,8 @@ def test_every_module_belongs_to_a_layer() -> None:
 
 @pytest.mark.parametrize("package", [layer for layer in LAYERS if not layer.startswith("_")] + list(SHOWN))
 def test_a_package_shows_what_it_says(package: str) -> None:
-    if package == "adapters.vllm":
-        pytest.importorskip("vllm")
+    if package in ("adapters.torchrec", "adapters.vllm"):
+        pytest.importorskip(package.removeprefix("adapters."))
     shown = import_module(f"openshelf.{package}")
     assert not [name for name in getattr(shown, "__all__", ()) if not hasattr(shown, name)]
 

@@ -115,7 +115,8 @@ class Trained:
         self.optimizer.step()
         whole = loss.detach().clone()
         dist.all_reduce(whole)
-        return float(whole) / size
+        found: float = whole.item() / size
+        return found
 
     def steps(self, count: int, first: int = 0) -> list[float]:
         return [self.step(number) for number in range(first, first + count)]

@@ -19,17 +19,15 @@ def check_state(state: dict[str, Any], key: str, config: Any, shards: list[Any],
     """Whether a state dict's rows of a table fit: a whole tensor, or shards as they are here."""
     if key not in state:
         if strict:
-            raise UnknownName(
-                f"the state dict has no {key!r}: nothing was changed; leave strict=True out to keep its rows"
-            )
+            raise UnknownName(f"the state dict has no {key!r}: nothing was changed; pass strict=False to keep its rows")
         return
     given = state[key]
     expected = (config.num_embeddings, config.embedding_dim)
     kind = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}[config.data_type.name]
     if tuple(given.size()) != expected or given.dtype != kind:
         raise Mismatch(
-            f"{key!r} is {given.dtype} of the shape {tuple(given.size())}, the model's table {kind} of {expected}: nothing "
-            "was changed"
+            f"{key!r} is {given.dtype} of the shape {tuple(given.size())}, the model's table {kind} of {expected}: "
+            "nothing was changed"
         )
     if not hasattr(given, "local_shards"):
         return
@@ -43,7 +41,7 @@ def check_state(state: dict[str, Any], key: str, config: Any, shards: list[Any],
 
 
 def load_checkpoint(state_dict: dict[str, Any], path: str | os.PathLike[str], *, process_group: Any = None) -> None:
-    """As torch.distributed.checkpoint.load from a directory, into the tensors of `state_dict`, after a look at all of it.
+    """As torch.distributed.checkpoint.load from a directory into the tensors of `state_dict`, after a look at all of it.
 
     Called by all processes of the group. UnknownName, Mismatch or BadInput in all of them, and nothing is changed, if a
     tensor, a shard or a file is missing, or if a shape or a dtype differs.

@@ -1,7 +1,7 @@
 """A group of tables as one module, in the place of FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.
 
-All bags of all tables are read in one call, into the columns of one result. The backward pass changes rows at once, with
-the bits of FBGEMM's fused CPU kernels.
+All bags of all tables are read in one call, into the columns of one result. The backward pass changes rows at once,
+with the bits of FBGEMM's fused CPU kernels.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class TableGroup(torch.nn.Module):  # type: ignore[misc]
         return [part.rows for part in self.parts]
 
     def get_optimizer_state(self) -> list[dict[str, Any]]:
-        """Adam's states of a row are beside each other, and TorchRec takes only contiguous tensors. It gets others, which
-        nobody touches, and kernel.py puts the real ones in their places."""
+        """Adam's states of a row are beside each other, and TorchRec takes only contiguous tensors. It gets others,
+        which nobody touches, and kernel.py puts the real ones in their places."""
         return [
             {key: one if one.is_contiguous() else torch.empty(one.shape) for key, one in part.states.items()}
             for part in self.parts
@@ -57,10 +57,10 @@ class TableGroup(torch.nn.Module):  # type: ignore[misc]
             part.table._core.set_steps(int(step))
 
     def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-        known = {"lr", "eps"} & set(params_dict)
-        if known != set(params_dict):
+        if not set(params_dict) <= {"lr", "eps"}:
             raise BadInput(f"lr and eps of tables in a space can be changed, got {sorted(params_dict)}")
-        self.rule = self.rule._replace(**{key: float(params_dict[key]) for key in known})
+        lr, eps = (float(params_dict.get(key, getattr(self.rule, key))) for key in ("lr", "eps"))
+        self.rule = self.rule._replace(lr=lr, eps=eps)
 
     # Bags
 

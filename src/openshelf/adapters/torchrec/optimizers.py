@@ -46,7 +46,9 @@ class Rule(NamedTuple):
         lr = self.lr or 1.0
         if self.kind is SGD:
             return SGD(lr)
-        return Adam(lr, self.betas, self.eps) if self.kind is Adam else self.kind(lr, self.eps)  # type: ignore[call-arg]
+        if self.kind is Adam:
+            return Adam(lr, self.betas, self.eps)
+        return Adagrad(lr, self.eps) if self.kind is Adagrad else RowwiseAdagrad(lr, self.eps)
 
 
 def rule_of(fused: dict[str, Any], tables: list[str]) -> Rule:

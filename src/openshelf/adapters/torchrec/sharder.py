@@ -19,8 +19,8 @@ _KIND = types.ShardingType
 class TableSharder(embeddingbag.EmbeddingBagCollectionSharder):  # type: ignore[misc]
     """In the place of TorchRec's EmbeddingBagCollectionSharder: tables are in `space`, where others can read them.
 
-    A plan that says customized_kernel of some tables puts those there, and a plan that says it of none all that would be
-    fused. `folder`: what names in the space begin with. `exist_ok`: tables that are there go on with their rows and
+    A plan that says customized_kernel of some tables puts those there, and a plan that says it of none all that would
+    be fused. `folder`: what names in the space begin with. `exist_ok`: tables that are there go on with their rows and
     states; without, NameTaken. `finite`: gradients that are infinite or no numbers are refused by BadInput.
     """
 
@@ -86,6 +86,9 @@ def _marked(params: dict[str, Any]) -> dict[str, Any]:
 class ShardedTables(embeddingbag.ShardedEmbeddingBagCollection):  # type: ignore[misc]
     """TorchRec's sharded collection with look-ups of ours."""
 
+    module_sharding_plan: Any
+    _embedding_bag_configs: Any
+
     def __init__(self, store: Store, finite: bool, **rest: Any) -> None:
         self.__dict__["_store"], self.__dict__["_finite"] = store, finite  # before nn.Module is ready
         try:
@@ -147,6 +150,8 @@ class ShardedTables(embeddingbag.ShardedEmbeddingBagCollection):  # type: ignore
     def _pre_load_state_dict_hook(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         shards = self._model_parallel_name_to_local_shards
         for name in shards:
+            if self.module_sharding_plan[name].compute_kernel != CUSTOMIZED.value:
+                continue
             config = self._table_name_to_config[name]
             check_state(state_dict, f"{prefix}embedding_bags.{name}.weight", config, shards[name], strict=bool(rest[1]))
         embeddingbag.ShardedEmbeddingBagCollection._pre_load_state_dict_hook(self, state_dict, prefix, *rest)

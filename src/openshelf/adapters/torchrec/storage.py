@@ -1,8 +1,8 @@
 """Where shards are: each table of TorchRec that a process has a part of is a Table in the Space, and tensors on its
 memory are what TorchRec keeps, saves and loads.
 
-A Table is called as TorchRec's, and its rows and columns if it is a part: `users@0:500,0:64`. Several parts of columns in
-one process are rows of one Table, one part after the other: TorchRec wants them as one tensor.
+A Table is called as TorchRec's, and its rows and columns if it is a part: `users@0:500,0:64`. Several parts of columns
+in one process are rows of one Table, one part after the other: TorchRec wants them as one tensor.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Store(NamedTuple):
         found = (table.rows, table.dim, table.dtype)
         if found != wanted or not isinstance(table.optimizer, rule.kind):
             raise Mismatch(
-                f"the table {table.name!r} has {found[0]} rows of {found[1]} {found[2]} and {table.optimizer}; the model "
-                f"needs {wanted[0]} of {wanted[1]} {wanted[2]} and {rule.kind.__name__}: delete it, or give another folder="
+                f"the table {table.name!r} has {found[0]} rows of {found[1]} {found[2]} and {table.optimizer}; the "
+                f"model needs {wanted[0]} of {wanted[1]} {wanted[2]} and {rule.kind.__name__}: delete it, or give "
+                "another folder="
             )
         if facts["parts"] != 1:
             raise Mismatch(
