@@ -41,7 +41,7 @@ def check_state(state: dict[str, Any], key: str, config: Any, shards: list[Any],
 
 
 def load_checkpoint(state_dict: dict[str, Any], path: str | os.PathLike[str], *, process_group: Any = None) -> None:
-    """As torch.distributed.checkpoint.load from a directory into the tensors of `state_dict`, after a look at all of it.
+    """As torch.distributed.checkpoint.load from a directory into the tensors of `state_dict`, after a look at it all.
 
     Called by all processes of the group. UnknownName, Mismatch or BadInput in all of them, and nothing is changed, if a
     tensor, a shard or a file is missing, or if a shape or a dtype differs.
