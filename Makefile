@@ -30,8 +30,10 @@ $(VENV)/.torch: $(VENV)/.tools | $(VENV)/.built
 	@echo "PyTorch for the chapter on models; make tour LIGHT=1 does without"
 	$(BIN)/python -c '$(EXTRA)' | grep -E '^(torch|highspy)[=>]' | $(BIN)/pip install -r /dev/stdin && touch $@ || echo "PyTorch could not be installed"
 
+# TorchRec asks for the GPU build of FBGEMM, and imports the CPU's, which is among the test requirements.
 $(VENV)/.test: $(VENV)/.tools | $(VENV)/.built
 	$(BIN)/python -c '$(EXTRA)' | $(BIN)/pip install -q -r /dev/stdin
+	$(BIN)/pip install -q --no-deps torchrec==1.8.0
 	touch $@
 
 # The native tests need no Python packages: they are built and run while those are installed.

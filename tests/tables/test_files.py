@@ -105,6 +105,32 @@ def test_states_of_bfloat16_are_floats(space: Space, tmp_path: Path, ending: str
         import_table(space, "b", path, optimizer=Adam(0.1))
 
 
+@pytest.mark.parametrize("ending", [".safetensors", ".pt"])
+def test_a_table_from_a_file_goes_on_with_the_number_of_its_steps(space: Space, tmp_path: Path, ending: str) -> None:
+    table = Table.create(space, "a", rows=4, dim=2, optimizer=Adam(0.1))
+    for _ in range(3):
+        table.update([1, 2], np.ones((2, 2)))
+    export_table(table, tmp_path / f"rows{ending}")
+    again = import_table(space, "b", tmp_path / f"rows{ending}", optimizer=Adam(0.1))
+    assert again.stat()["steps"] == 3
+    for one in (table, again):
+        one.update([1, 3], np.full((2, 2), 0.5))
+    assert np.array_equal(again.lookup(range(4)), table.lookup(range(4)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "says"),
+    [(torch.tensor([1.0]), Mismatch, "expected one int64"), (torch.tensor([-1]), BadInput, "steps of 'w' .* are -1")],
+)
+def test_a_number_of_steps_that_is_none_is_refused(
+    space: Space, tmp_path: Path, steps: torch.Tensor, error: type[Exception], says: str
+) -> None:
+    torch.save({"w": torch.ones(3, 2), "w.state": torch.ones(3, 4), "w.steps": steps}, tmp_path / "rows.pt")
+    with pytest.raises(error, match=says):
+        import_table(space, "a", tmp_path / "rows.pt", optimizer=Adam(0.1))
+    assert tables(space) == []
+
+
 def write_header(path: Path, header: bytes) -> None:
     path.with_suffix(".safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from openshelf import Space, Table
 from openshelf.errors import BadInput, Mismatch, OutOfRange
-from openshelf.tables import SGD, Adagrad, TableBag
+from openshelf.tables import SGD, Adagrad, Adam, TableBag
 
 ROWS, DIM = 50, 12
 IDS = torch.tensor([4, 3, 9, 9, 3, 3, 17, 4, 49, 0])
@@ -128,3 +128,18 @@ def test_a_batch_without_bags_gives_none(space: Space, mode: str) -> None:
         out = TableBag(table, mode)(*input)
         assert out.shape == nn.EmbeddingBag(3, 2, mode=mode)(*input).shape == (0, 2)
         out.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("consistent", [False, True])
+def test_of_equal_maxima_the_first_row_learns(space: Space, dtype: str, consistent: bool) -> None:
+    rows = torch.tensor([[1.0, 5.0], [3.0, 5.0], [3.0, 2.0], [0.0, 9.0]])
+    table = Table.create(space, "t", rows=4, dim=2, dtype=dtype, init=rows, optimizer=Adam(0.5))
+    bag = TableBag(table, "max", consistent=consistent)
+    out = bag(torch.tensor([0, 1, 2, 2, 1]), torch.tensor([0, 3, 3]))
+    assert torch.equal(out, torch.tensor([[3.0, 5.0], [0, 0], [3.0, 5.0]]))
+    out.backward(torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0]]))
+    # of the first bag 3 is row 1's and 5 row 0's; of the last 3 is row 2's. Adam's first step is the rate.
+    expected = rows + torch.tensor([[0, 0], [-0.5, 0.5], [-0.5, 0], [0, 0]])
+    assert torch.allclose(table.lookup(torch.arange(4)), expected, atol=1e-3)
+    assert table.stat()["updated_rows"] == 3

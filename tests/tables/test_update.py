@@ -179,3 +179,33 @@ def test_written_rows_and_states_are_read_back(space: Space) -> None:
     assert np.array_equal(table.states([1, 5]), states[[2, 1]])
     table.write([5], rows[:1])
     assert np.array_equal(table.states([5]), states[1:2])
+
+
+@pytest.mark.parametrize("bags", [False, True])
+def test_gradients_that_add_up_to_infinity_are_refused(space: Space, bags: bool) -> None:
+    table = Table.create(space, "t", rows=ROWS, dim=DIM, optimizer=SGD(1.0))
+    huge = np.zeros((3, DIM), F)
+    huge[0, 5] = huge[2, 5] = 3e38  # each is finite
+    ids = [7, 8, 7]
+    apply = (
+        (lambda **more: table.update_bags(ids, [0, 1, 2], huge, **more))
+        if bags
+        else (lambda **more: table.update(ids, huge, **more))
+    )
+    with pytest.raises(BadInput, match=r"gradients of row 7 of the table 't' add up to inf in column 5: nothing was"):
+        apply()
+    assert not table.lookup(range(ROWS)).any()
+    assert table.stat()["steps"] == 0
+    apply(finite=False)
+    assert table.lookup(7)[5] == -np.inf
+    table.update([8, 9, 9], huge / 4)  # large, but not too large
+    with pytest.raises(BadInput, match="row 3 .* add up to inf"):
+        table.update_bags([3, 4], [0, 1], huge[:2], weights=[2.0, 1.0])
+
+
+def test_an_update_without_ids_is_a_step(space: Space) -> None:
+    table = Table.create(space, "t", rows=ROWS, dim=DIM, optimizer=Adam(0.1))
+    table.update(np.empty(0, np.int64), np.empty((0, DIM)))
+    table.update_bags(np.empty(0, np.int64), [0, 0], np.ones((2, DIM)))
+    assert table.stat()["steps"] == 2
+    assert not table.lookup(range(ROWS)).any()

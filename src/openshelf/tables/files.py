@@ -1,7 +1,8 @@
 """Tables from files and to files: .npy, .safetensors, and state dicts of torch (.pt, .pth).
 
 Rows go by parts, so that neither file nor table is in memory twice. A table of floats is written in its own dtype. In
-files of safetensors and torch the optimizer's states go along, under the key of the rows with `.state` behind it.
+files of safetensors and torch the optimizer's states go along, under the key of the rows with `.state` behind it, and
+the number of its steps with `.steps`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table
 
 _PART = 65_536  # rows at a time
-_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8", "F64": "float64"}
+_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8", "F64": "float64", "I64": "int64"}
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _CODES = {name: code for code, name in _NAMES.items()}
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -121,6 +122,8 @@ def import_table(
                 table.write(ids, part, states=held, raw=True)
             else:
                 table.write(ids, _numbers(part, rows.dtype), states=held)
+        if states is not None:
+            table._core.set_steps(_steps(found.get(chosen + ".steps"), chosen, path))
 
     return Table._filled(space, name, count, dim, kind, init_of(None)[0], optimizer, fill)
 
@@ -130,6 +133,20 @@ def _loaded(rows: _Rows, key: str, path: Path) -> Array:
         return rows.load()
     except Exception as error:  # of numpy and torch, each of its own kind
         raise BadInput(f"{key!r} of {path} cannot be read: {_reason(error)}") from None
+
+
+def _steps(found: _Rows | None, key: str, path: Path) -> int:
+    """How many updates the states in a file are of; files without it are of other programs."""
+    if found is None:
+        return 0
+    if found.dtype != "int64" or found.shape != (1,):
+        raise Mismatch(
+            f"the steps of {key!r} in {path} are {found.dtype} of the shape {found.shape}: expected one int64"
+        )
+    steps = int(_loaded(found, key + ".steps", path)[0])
+    if steps < 0:
+        raise BadInput(f"the steps of {key!r} in {path} are {steps}: expected a number that is not negative")
+    return steps
 
 
 def _reason(error: Exception) -> str:
@@ -193,6 +210,7 @@ def _write_safetensors(table: Table, rows: int, path: Path, key: str, states: bo
         width = table.optimizer_state_width
         end = size + rows * width * 4
         header[key + ".state"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [size, end]}
+        header[key + ".steps"] = {"dtype": "I64", "shape": [1], "data_offsets": [end, end + 8]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
@@ -201,6 +219,8 @@ def _write_safetensors(table: Table, rows: int, path: Path, key: str, states: bo
             _put(file, read(ids))
         for ids in _parts(rows) if states else []:
             _put(file, table.states(ids))
+        if states:
+            _put(file, np.array([table.stat()["steps"]]))
 
 
 def _put(file: IO[bytes], part: Array) -> None:
@@ -219,6 +239,8 @@ def _read_safetensors(path: Path) -> dict[str, _Rows]:
     found = {}
     for key, facts in header.items():
         if key == "__metadata__" or facts["dtype"] not in _NAMES:
+            continue
+        if facts["dtype"] == "I64" and not key.endswith(".steps"):
             continue
         dtype, shape = _NAMES[facts["dtype"]], tuple(map(int, facts["shape"]))
         first, last = map(int, facts["data_offsets"])
@@ -245,6 +267,7 @@ def _write_torch(table: Table, rows: int, path: Path, key: str, states: bool) ->
     found = {key: values.to(getattr(torch, dtype))}
     if states:
         found[key + ".state"] = table.states(ids)
+        found[key + ".steps"] = torch.tensor([table.stat()["steps"]])
     with path.open("wb") as file:
         torch.save(found, file)
 
