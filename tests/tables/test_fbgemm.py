@@ -20,7 +20,7 @@ from openshelf import Space, Table, _core
 from openshelf.tables import SGD, Adagrad, RowwiseAdagrad, TableBag
 
 ROWS, BAGS, LR, EPS = 300, 48, 0.1, 1e-6
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, tuple[Any, Any]] = {
     "sgd": (EmbOptimType.EXACT_SGD, SGD(LR)),
     "adagrad": (EmbOptimType.EXACT_ADAGRAD, Adagrad(LR, EPS)),
     "rowwise": (EmbOptimType.EXACT_ROWWISE_ADAGRAD, RowwiseAdagrad(LR, EPS)),
