@@ -181,6 +181,7 @@ Held Table::make_array(u32 number, u64 rows, bool state) {
         throw;
     }
     space->hand_out(held);
+    space->use_huge_pages(held);
     return held;
 }
 
