@@ -10,6 +10,7 @@ bench/tables_peers.py has two processes, and other stores.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import mmap
 import os
@@ -102,6 +103,10 @@ def of_torch(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda ids: torch.nn.functional.embedding_bag(ids, rows, OFFSETS, mode="sum")
 
 
+def of_fbgemm(call: Callable[[torch.Tensor, torch.Tensor], Any], ids: torch.Tensor) -> Any:
+    return call(ids, ENDS)
+
+
 def copy_of(table: Table, into: torch.Tensor | None = None) -> torch.Tensor:
     """Its rows in private memory, in steps."""
     if into is None:
@@ -129,7 +134,7 @@ def against_peers(report: Report, most: int, pairs: int) -> None:
                 "tables.x_torch": ("embedding_bag_byte" if dtype == "int8" else "F.embedding_bag", of_torch(private))
             }
             if fbgemm is not None:
-                peers["tables.x_fbgemm"] = ("FBGEMM TBE", lambda ids, call=fbgemm: call(ids, ENDS))
+                peers["tables.x_fbgemm"] = ("FBGEMM TBE", functools.partial(of_fbgemm, fbgemm))
             for kind in KINDS:
                 batches = kept.setdefault((kind, rows), Batches(kind, rows))
                 case, plain = f"{dtype}, dim {dim}, ids {kind}", ours(table)
