@@ -1,35 +1,45 @@
 """Tables: is a shared table as fast to read as private memory is with torch and FBGEMM?
 
-Bags of 16 rows on one core, from a space, against F.embedding_bag and FBGEMM's TBE on memory of their own. An id's
-value is the worst of its cases. Beside it: two processes, whole rows (consistent=True), rows of int8, and how many
-random lines this machine reads.
+Bags of 16 rows on one core, from a space, against F.embedding_bag (of int8, embedding_bag_byte) and FBGEMM's TBE on
+memory of their own. Ids are drawn as at Meta, by Zipf's law, and evenly. An id's value is the worst of its cases.
+Beside it: whole rows (consistent=True), alone and while another process updates; and how many random lines this
+machine reads. 10 M rows where a third of the free memory holds the table and a private copy, otherwise fewer.
+bench/tables_peers.py has two processes, and other stores.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
-import multiprocessing
+import mmap
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import track
 
 from kit.side_by_side import Report, Row, arguments, compare
 from openshelf import Space, Table, _core
-from openshelf.tables import Uniform
+from openshelf.tables import SGD, Uniform
 from peers import tbe
 from traffic.recsys_ids import KINDS
 
-BAGS, LENGTH, BATCHES = 4096, 16, 4
+BAGS, LENGTH, BATCHES = 4096, 16, 7
 COUNT = BAGS * LENGTH
 OFFSETS = torch.arange(0, COUNT, LENGTH)
-CASES = [(dtype, dim) for dtype in ("float32", "float16") for dim in (128, 64)]
+ENDS = torch.arange(0, COUNT + 1, LENGTH)
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+CASES = [(dtype, dim) for dtype in ("float32", "float16", "int8") for dim in (128, 64)]
+BARS = {"tables.x_torch": ">= 1.0", "tables.x_fbgemm": ">= 1.2", "tables.consistent": ">= 0.85"}
+Call = Callable[[], float]
 
 
 def on_one_core() -> None:
@@ -37,185 +47,186 @@ def on_one_core() -> None:
     torch.set_num_threads(1)
 
 
+def row_bytes(dtype: str, dim: int) -> int:
+    return _core.table_row_bytes(DTYPES.index(dtype), dim)
+
+
+def rows_that_fit(dtype: str, dim: int, most: int) -> int:
+    free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    copies = 3 if dtype == "int8" else 2  # FBGEMM lays rows of int8 out in its own way
+    return min(most, int(free.split()[1]) * 1024 // 3 // (copies * row_bytes(dtype, dim)))
+
+
 @contextlib.contextmanager
 def table_of(rows: int, dim: int, dtype: str) -> Iterator[tuple[Space, Table]]:
-    room = rows * _core.table_row_bytes(("float32", "float16", "bfloat16", "int8").index(dtype), dim) + (16 << 20)
-    with Space.temporary(room) as space:
-        yield space, Table.create(space, "t", rows=rows, dim=dim, dtype=dtype, init=Uniform(-1, 1, 1))
+    with Space.temporary(rows * row_bytes(dtype, dim) + (16 << 20)) as space:
+        optimizer = None if dtype == "int8" else SGD(0.01)
+        yield (
+            space,
+            Table.create(space, "t", rows=rows, dim=dim, dtype=dtype, init=Uniform(-1, 1, 1), optimizer=optimizer),
+        )
 
 
-def batches(kind: str, rows: int) -> list[torch.Tensor]:
-    return [torch.from_numpy(KINDS[kind](rows, COUNT, seed)) for seed in range(BATCHES)]
+class Batches:
+    """Ids of one kind, a batch after the other, whoever asks: nobody reads rows that somebody else has just read."""
+
+    def __init__(self, kind: str, rows: int) -> None:
+        drawn = torch.from_numpy(KINDS[kind](rows, COUNT * BATCHES, 1))
+        self.ids = list(drawn.split(COUNT))
+        self.number = 0
+
+    def timed(self, work: Callable[[torch.Tensor], object]) -> Call:
+        """Seconds that this thread computes: what others do on the machine meanwhile does not count."""
+
+        def call() -> float:
+            self.number += 1
+            ids = self.ids[self.number % BATCHES]
+            started = time.thread_time()
+            work(ids)
+            return time.thread_time() - started
+
+        return call
 
 
-def processor_time(call: Callable[[], object]) -> Callable[[], float]:
-    """Seconds that this thread computes: what others do on the machine meanwhile does not count."""
-
-    def measured() -> float:
-        started = time.thread_time()
-        call()
-        return time.thread_time() - started
-
-    return measured
+@functools.cache
+def results(dim: int) -> torch.Tensor:
+    """One for all: where it happens to lie makes a difference."""
+    return torch.empty(BAGS, dim)
 
 
-def reader(table: Table, ids: list[torch.Tensor], **options: Any) -> Callable[[], object]:
-    out, number = torch.empty(BAGS, table.dim), 0
+def ours(table: Table, **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    out = results(table.dim)
 
-    def call() -> None:
-        nonlocal number
-        number += 1
-        table.bag(ids[number % BATCHES], OFFSETS, out=out, threads=1, **options)
+    def work(ids: torch.Tensor) -> torch.Tensor:
+        table.bag(ids, OFFSETS, out=out, threads=1, **options)
+        return out
 
-    return call
-
-
-def peer_of(work: Callable[[torch.Tensor], object], ids: list[torch.Tensor]) -> Callable[[], object]:
-    number = 0
-
-    def call() -> None:
-        nonlocal number
-        number += 1
-        work(ids[number % BATCHES])
-
-    return call
+    return work
 
 
-def of_torch(rows: torch.Tensor, ids: list[torch.Tensor]) -> Callable[[], object]:
-    return peer_of(lambda one: torch.nn.functional.embedding_bag(one, rows, OFFSETS, mode="sum"), ids)
+def of_torch(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    if rows.dtype == torch.uint8:
+        return lambda ids: torch.ops.quantized.embedding_bag_byte_rowwise_offsets(rows, ids, OFFSETS, mode=0)
+    return lambda ids: torch.nn.functional.embedding_bag(ids, rows, OFFSETS, mode="sum")
 
 
-def copy_of(table: Table) -> torch.Tensor:
+def of_fbgemm(call: Callable[[torch.Tensor, torch.Tensor], Any], ids: torch.Tensor) -> Any:
+    return call(ids, ENDS)
+
+
+def copy_of(table: Table, into: torch.Tensor | None = None) -> torch.Tensor:
     """Its rows in private memory, in steps."""
-    rows = torch.empty(table.rows, table.dim, dtype=getattr(torch, table.dtype))
+    if into is None:
+        kind = torch.uint8 if table.dtype == "int8" else getattr(torch, table.dtype)
+        into = torch.empty(table.rows, row_bytes(table.dtype, table.dim), dtype=torch.uint8).view(kind)
     for first in range(0, table.rows, 1 << 18):
         ids = torch.arange(first, min(table.rows, first + (1 << 18)))
-        table.lookup(ids, raw=True, out=rows[first : first + len(ids)])
-    return rows
+        table.lookup(ids, raw=True, out=into[first : first + len(ids)])
+    return into
 
 
-def against_peers(report: Report, rows: int, pairs: int) -> None:
-    found: dict[str, list[Row]] = {"tables.x_torch": [], "tables.x_fbgemm": [], "tables.consistent": []}
-    for dtype, dim in track(CASES, "floats"):
-        with table_of(rows, dim, dtype) as (_, table):
+def same(work: Callable[[torch.Tensor], torch.Tensor], peer: Callable[[torch.Tensor], Any], ids: torch.Tensor) -> None:
+    torch.testing.assert_close(work(ids), peer(ids).float(), rtol=1e-2, atol=3e-2)
+
+
+def against_peers(report: Report, most: int, pairs: int) -> None:
+    found: dict[str, list[Row]] = {name: [] for name in BARS}
+    kept: dict[tuple[str, int], Batches] = {}
+    for dtype, dim in track(CASES, "tables"):
+        rows = rows_that_fit(dtype, dim, most)
+        with table_of(rows, dim, dtype) as (space, table):
             private = copy_of(table)
+            fbgemm = tbe.bags_of(private, dim)
+            peers = {
+                "tables.x_torch": ("embedding_bag_byte" if dtype == "int8" else "F.embedding_bag", of_torch(private))
+            }
+            if fbgemm is not None:
+                peers["tables.x_fbgemm"] = ("FBGEMM TBE", functools.partial(of_fbgemm, fbgemm))
             for kind in KINDS:
-                ids, case = batches(kind, rows), f"{dtype}, dim {dim}, ids {kind}"
-                ours = processor_time(reader(table, ids))
-                theirs = of_torch(private, ids)
-                row = compare("tables.x_torch", case, "F.embedding_bag", ours, processor_time(theirs), pairs=pairs)
-                row.note = _rate(row, table)
-                found["tables.x_torch"].append(row)
-                whole = processor_time(reader(table, ids, consistent=True))
-                found["tables.consistent"].append(
-                    compare("tables.consistent", case, "plain reads", whole, ours, pairs=pairs)
-                )
-                call = tbe.bags_of(private, ids, torch.cat([OFFSETS, torch.tensor([COUNT])]))
-                if call is not None:
-                    row = compare("tables.x_fbgemm", case, "FBGEMM TBE", ours, processor_time(call), pairs=pairs)
-                    found["tables.x_fbgemm"].append(row)
-                del call
-                gc.collect()
-            del private
-    for name, bar in (("tables.x_torch", ">= 1.0"), ("tables.x_fbgemm", ">= 1.2"), ("tables.consistent", ">= 0.85")):
-        _add_worst(report, name, bar, found[name])
+                batches = kept.setdefault((kind, rows), Batches(kind, rows))
+                case, plain = f"{dtype}, dim {dim}, ids {kind}", ours(table)
+                for name, (peer_name, peer) in peers.items():
+                    same(plain, peer, batches.ids[0])
+                    row = compare(name, case, peer_name, batches.timed(plain), batches.timed(peer), pairs=pairs)
+                    speed = COUNT / (row.median or 1)
+                    row.note = (
+                        f"{speed / 1e6:.1f} M rows/s, {speed * row_bytes(dtype, dim) / 1e9:.1f} GB/s, {rows:,} rows"
+                    )
+                    found[name].append(row)
+                found["tables.consistent"].append(whole_rows(table, batches, case, pairs))
+            if dtype != "int8":
+                with updates(space.name):
+                    case = f"{dtype}, dim {dim}, ids meta, while another process updates"
+                    found["tables.consistent"].append(whole_rows(table, kept["meta", rows], case, pairs))
+            if (dtype, dim) == ("float32", 128):
+                report.add(on_huge_pages(table, kept["meta", rows], pairs))
+            del private, fbgemm, peers
+            gc.collect()
+    for name, cases in found.items():
+        _add_worst(report, name, cases)
 
 
-def _rate(row: Row, table: Table) -> str:
-    speed = COUNT / (row.median or 1)
-    return f"{speed / 1e6:.1f} M rows/s, {speed * table._row_bytes / 1e9:.1f} GB/s"
+def whole_rows(table: Table, batches: Batches, case: str, pairs: int) -> Row:
+    """Plain reads stand on the side that has more samples, and so the better best."""
+    plain, whole = batches.timed(ours(table)), batches.timed(ours(table, consistent=True))
+    row = compare("tables.consistent", case, "plain reads", plain, whole, pairs=pairs)
+    share = 1 / (row.ratio or 1)
+    return replace(row, value=share, ratio=share)
 
 
-def _add_worst(report: Report, name: str, bar: str, cases: list[Row]) -> None:
+def on_huge_pages(table: Table, batches: Batches, pairs: int) -> Row:
+    """torch with private memory that was asked to be huge pages, which torch does not do by itself."""
+    memory = mmap.mmap(-1, table.rows * 512, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    rows = torch.from_numpy(np.frombuffer(memory, np.float32).reshape(table.rows, 128))
+    peer = batches.timed(of_torch(copy_of(table, rows)))
+    case = "float32, dim 128, ids meta, torch on huge pages"
+    return compare("tables.x_torch_huge", case, "F.embedding_bag", batches.timed(ours(table)), peer, pairs=pairs)
+
+
+@contextlib.contextmanager
+def updates(path: str) -> Iterator[None]:
+    """Another process changes rows all the time, on another core."""
+    program = Path(__file__).parent / "processes" / "tables.py"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, str(program), path], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield
+        changed, _ = process.communicate()
+        assert int(changed) > 0
+
+
+def _add_worst(report: Report, name: str, cases: list[Row]) -> None:
     if not cases:
         note = "FBGEMM is not installed: make bench-tables-peers"
-        report.add(Row(name, "the worst case", None, "x", "", None, None, bar=bar, note=note))
+        report.add(Row(name, "the worst case", None, "x", "", None, None, bar=BARS[name], note=note))
         return
     worst = min(cases, key=lambda row: row.value or 0)
-    report.add(replace(worst, case=f"the worst case: {worst.case}", bar=bar))
+    report.add(replace(worst, case=f"the worst case: {worst.case}", bar=BARS[name]))
     for row in cases:
         report.add(replace(row, id=f"{name}.{row.case.replace(', ', '_').replace(' ', '')}"))
 
 
-def int8(report: Report, rows: int, pairs: int) -> None:
-    with table_of(rows, 128, "int8") as (_, table):
-        ids = batches("meta", rows)
-        packed = torch.empty(rows, 136, dtype=torch.uint8)
-        for first in range(0, rows, 1 << 18):
-            some = torch.arange(first, min(rows, first + (1 << 18)))
-            table.lookup(some, raw=True, out=packed[first : first + len(some)])
-        work = torch.ops.quantized.embedding_bag_byte_rowwise_offsets
-        theirs = peer_of(lambda one: work(packed, one, OFFSETS, mode=0), ids)
-        mine, other = processor_time(reader(table, ids)), processor_time(theirs)
-        case = "int8, dim 128, ids meta"
-        report.add(compare("tables.int8", case, "embedding_bag_byte", mine, other, pairs=pairs, bar=">= 1.0"))
-
-
 def limit(report: Report, rows: int) -> None:
     """Random lines of the same memory, as many at a time as the processor takes."""
-    with table_of(rows, 128, "float32") as (_, table):
+    with table_of(rows, 128, "float32") as (space, table):
         address = table._core.parts()[0][1]
         loads = 200_000
         seconds = min(_core.random_loads(address, rows * 512, loads, seed) for seed in range(5)) / loads
-        note = f"{64 / seconds / 1e9:.1f} GB/s of lines"
+        huge = space.describe()["huge_bytes"]
+        note = f"{64 / seconds / 1e9:.1f} GB/s of lines, {huge / (rows * 512):.0%} of the table in huge pages"
         case = "random loads of 8 bytes, each a line"
         report.add(Row("tables.random_read", case, 1 / seconds / 1e6, "M/s", "", None, None, note=note))
 
 
-def _read_for(path: str, seed: int, seconds: float, pipe: Any) -> None:
-    torch.set_num_threads(1)
-    with Space.open(path) as space:
-        table = Table.open(space, "t")
-        ids = [torch.from_numpy(KINDS["meta"](table.rows, COUNT, seed + at)) for at in range(BATCHES)]
-        call = reader(table, ids)
-        call()
-        pipe.send("ready")
-        pipe.recv()
-        end, done = time.perf_counter() + seconds, 0
-        while time.perf_counter() < end:
-            call()
-            done += 1
-        facts = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        pss = next(int(line.split()[1]) for line in facts if line.startswith("Pss:"))
-        pipe.send((done / seconds, pss * 1024))
-        pipe.recv()
-
-
-def scale(report: Report, rows: int, seconds: float) -> None:
-    """One process, then two at once, each on a core of its own."""
-    context = multiprocessing.get_context("spawn")
-    with table_of(rows, 128, "float32") as (space, table):
-        speeds, memory = [], 0.0
-        for count in (1, 2):
-            pipes, processes = [], []
-            for number in range(count):
-                here, there = context.Pipe()
-                process = context.Process(target=_read_for, args=(space.name, 10 * number, seconds, there))
-                process.start()
-                pipes.append(here)
-                processes.append(process)
-            for word in ("go", "end"):
-                answers = [pipe.recv() for pipe in pipes]
-                for pipe in pipes:
-                    pipe.send(word)
-            for process in processes:
-                process.join()
-            speeds.append(sum(speed for speed, _ in answers))
-            memory = sum(pss for _, pss in answers)
-        note = f"PSS of both {memory / 1e9:.2f} GB, the table {table.rows * 512 / 1e9:.2f} GB"
-        case = "two processes against one"
-        report.add(Row("tables.scale", case, speeds[1] / speeds[0], "x", "", None, None, bar=">= 1.8", note=note))
-
-
 def main() -> None:
     args = arguments(__doc__ or "")
-    rows, pairs = (500_000, 4) if args.quick else (10_000_000, 15)
-    report = Report(f"Tables: {rows:,} rows, {BAGS:,} bags of {LENGTH}, one core")
-    scale(report, rows, 1.0 if args.quick else 5.0)
+    most, pairs = (500_000, 12) if args.quick else (10_000_000, 25)
+    report = Report(f"Tables: {most:,} rows, {BAGS:,} bags of {LENGTH}, one core")
     on_one_core()
-    limit(report, rows)
-    against_peers(report, rows, pairs)
-    int8(report, rows, pairs)
+    limit(report, rows_that_fit("float32", 128, most))
+    against_peers(report, most, pairs)
     report.finish(args.json)
 
 

@@ -6,28 +6,44 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+_PACKAGE = "fbgemm_gpu.split_table_batched_embeddings_ops_"
 
-def bags_of(rows: Any, ids: list[Any], offsets: Any) -> Callable[[], Any] | None:
-    """A call that pools the next of the batches of ids, from a copy of these rows."""
+
+def bags_of(rows: Any, dim: int) -> Callable[[Any, Any], Any] | None:
+    """A call that pools bags from these rows themselves; of int8, from a copy, whose scales are float16."""
     try:
         importlib.import_module("fbgemm_gpu")
-        ops = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_training")
-        common = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_common")
+        common = importlib.import_module(f"{_PACKAGE}common")
         types = importlib.import_module("fbgemm_gpu.split_embedding_configs")
+        return _integers(rows, dim, common, types) if "int8" in str(rows.dtype) else _floats(rows, common, types)
     except (ImportError, OSError):
         return None
-    kind = types.SparseType.FP16 if "16" in str(rows.dtype) else types.SparseType.FP32
+
+
+def _floats(rows: Any, common: Any, types: Any) -> Callable[[Any, Any], Any]:
+    ops = importlib.import_module(f"{_PACKAGE}training")
     module = ops.SplitTableBatchedEmbeddingBagsCodegen(
         [(*rows.shape, common.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)],
-        weights_precision=kind,
+        weights_precision=types.SparseType.FP16 if "16" in str(rows.dtype) else types.SparseType.FP32,
         optimizer=types.EmbOptimType.EXACT_SGD,
     )
-    module.split_embedding_weights()[0].copy_(rows)
-    number = 0
+    module.weights_host = type(module.weights_host)(rows.view(-1))
+    call: Callable[[Any, Any], Any] = module
+    return call
 
-    def call() -> Any:
-        nonlocal number
-        number += 1
-        return module(ids[number % len(ids)], offsets)
 
+def _integers(packed: Any, dim: int, common: Any, types: Any) -> Callable[[Any, Any], Any]:
+    """Rows of torch end with two float32, rows of FBGEMM begin with two float16."""
+    ops = importlib.import_module(f"{_PACKAGE}inference")
+    torch = importlib.import_module("torch")
+    kind = types.SparseType
+    spec = [("t", len(packed), dim, kind.INT8, common.EmbeddingLocation.HOST)]
+    module = ops.IntNBitTableBatchedEmbeddingBagsCodegen(spec, device="cpu", output_dtype=kind.FP32)
+    module.initialize_weights()
+    ((weights, _),) = module.split_embedding_weights(split_scale_shifts=False)
+    for first in range(0, len(packed), 1 << 18):
+        some = packed[first : first + (1 << 18)]
+        weights[first : first + len(some), :4] = some[:, dim:].contiguous().view(torch.float32).half().view(torch.uint8)
+        weights[first : first + len(some), 4:] = some[:, :dim]
+    call: Callable[[Any, Any], Any] = module
     return call

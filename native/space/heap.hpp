@@ -47,6 +47,7 @@ public:
     u64 used() const { return load(pages().used); }
     u64 largest_run() const;
     void set_limit(u64 pages);  // the caller holds the join lock and has sized the file
+    void join_pages(u64 ref);   // of a data block, into huge ones, where the machine can
     void commit_maps(u64 from_pages, u64 to_pages);
     void adopt_memory(u64 pages);    // all of it is there, and holds anything: no block is fresh
     std::function<void(u64 offset)> prepare_chunk;  // instead of giving blocks memory: a keeper does, when they are touched

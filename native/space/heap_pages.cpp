@@ -12,6 +12,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 namespace osf::space {
 
@@ -237,6 +240,12 @@ bool Heap::commit(u64 ref) {
             std::atomic_ref<u64>(commits()[block / 64]).fetch_or(1ull << (block % 64));
     }
     return fresh;
+}
+
+// A wish: kernels before 6.1 do not know the advice, and memory may have no whole pieces left.
+void Heap::join_pages(u64 ref) {
+    const u64 first = align_up(offset(ref), BLOCK), end = (offset(ref) + capacity(ref)) / BLOCK * BLOCK;
+    if (first < end) madvise(base_ + first, end - first, MADV_COLLAPSE);
 }
 
 void Heap::take(u64 bytes, u64& root, bool* zeroed) {

@@ -145,6 +145,10 @@ public:
     std::shared_ptr<Pager> pager;
     bool tiered() const { return header().tiers != 0; }
     void map_data();
+    // For what is read at random. Not where bytes come and go by pages: a huge one would bring zeros along.
+    void use_huge_pages(const Held& held) {
+        if (!tiered() && !companion) data.join_pages(load(record(held).data));
+    }
     void write(const Held& held, const void* from, u64 bytes);   // the first bytes of an array that nobody else sees yet
 
     const Layout layout;

@@ -40,6 +40,9 @@ struct Body {
         }
     }
 
+    // Into the second-level cache: a processor has more such requests on their way than ones for the first level.
+    static void ask_for(const char* line) { __builtin_prefetch(line, 0, 2); }
+
     // Columns [column, column + B * N) of a bag; with TAIL, B is 1 and only `tail` of them are there. Between two vectors it asks for the
     // same columns of a row further on: evenly spread, requests do not wait for each other.
     template <RowType T, Pooling P, bool WEIGHTED, u64 B, bool TAIL = false>
@@ -51,7 +54,7 @@ struct Body {
         for (u64 i = 0; i < bag.count; i++) {
             const char* row = bag.rows[i];
             const char* later = bag.rows[i + shape.ahead];
-            if (last) __builtin_prefetch(later + shape.bytes - 1);
+            if (last) ask_for(later + shape.bytes - 1);
             float scale = 1, bias = 0;
             scale_of<T>(row, shape.dim, scale, bias);
             V factor = L::zero(), shift = L::zero();
@@ -64,7 +67,7 @@ struct Body {
             alignas(64) char part[64];
             if constexpr (TAIL) std::memcpy(part, row + elements_bytes(T, column), elements_bytes(T, tail));
             for (u64 at = 0; at < B; at++) {
-                if (at % LINE == 0) __builtin_prefetch(later + elements_bytes(T, column + at * L::N));
+                if (at % LINE == 0) ask_for(later + elements_bytes(T, column + at * L::N));
                 const V x = TAIL ? L::template read<T>(part, 0) : L::template read<T>(row, column + at * L::N);
                 if constexpr (P == Pooling::max) {
                     V value = x;
@@ -114,8 +117,10 @@ struct Body {
                 begin = end;
             }
         };
-        // The two common sizes without asking for every bag what its columns are.
-        if (shape.dim == 8 * L::N) {
+        // The two common sizes, 64 and 128, without asking for every bag what its columns are.
+        if (shape.dim == 4 * L::N && L::REGISTERS > 8) {
+            with([&](const Bag& bag) { block<T, P, WEIGHTED, 4>(shape, bag, 0); });
+        } else if (shape.dim == 8 * L::N) {
             with([&](const Bag& bag) { block<T, P, WEIGHTED, 8>(shape, bag, 0); });
         } else if (shape.dim == 16 * L::N && L::REGISTERS == 8) {
             with([&](const Bag& bag) {

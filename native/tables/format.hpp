@@ -5,7 +5,7 @@
 //   head: everything is an offset from the array's first byte
 //     0         TableHead   one page
 //     parts     TablePart   64 bytes each, TABLE_PARTS of them
-//     undo      TableUndo   undo_stride bytes each, TABLE_WRITERS of them: 64 bytes, then an old row, then its old state
+//     undo      TableUndo   undo_stride bytes each, TABLE_WRITERS of them: 320 bytes, then an old row, then its old state
 //     stripes   u64         a power of two of them; row r has stripe r % stripes
 //
 //   part n: "\3ID/n/rows"   rows * row_bytes bytes, ID being the table's id in 16 hexadecimal digits
@@ -16,7 +16,8 @@
 // a row takes its stripe, saves row and state in an undo record, arms the record, changes both, disarms it, and gives the stripe back with one
 // change more. Whoever holds a stripe and finds an armed record of one of its rows knows that its writer died: only the holder of the
 // stripe arms one. It copies row and state back. So a row and its state are always a pair that some step made, whoever is killed.
-// A reader that wants whole rows looks at the stripe before and after.
+// A reader that wants whole rows looks at the stripe before and after, or, for many rows at once, at what writers say that they change
+// (tables/watch.hpp).
 #pragma once
 
 #include <cstddef>
@@ -31,6 +32,7 @@ constexpr u32 TABLE_VERSION = 1;
 constexpr char TABLE_MAGIC[8] = {'O', 'S', 'F', 'T', 'B', 'L', '1', 0};
 constexpr u32 TABLE_PARTS = 256;
 constexpr u32 TABLE_WRITERS = 64;                // threads that update at a time, of all processes
+constexpr u32 TABLE_RECENT = 32;                 // changed rows that a writer names
 constexpr u64 TABLE_STRIPES = 8'192;             // at most: 64 KiB, which stay in a processor's caches while rows pass through them
 constexpr u64 TABLE_DIM_MOST = 1 << 20;
 constexpr char TABLE_HIDDEN = '\x03';            // first byte of names that users do not see
@@ -63,10 +65,12 @@ struct TableHead {
     alignas(64) u64 steps;                       // updates so far: Adam's time
     u64 updated_rows, interrupted;               // interrupted: updates whose process died; perhaps not all their rows were changed
     alignas(64) u64 read_rows;
+    alignas(64) u64 writers;                     // bit n: undo record n may be in use; a dead writer's bit stays
+    u64 joined;                                  // how often a writer took a record
 };
 static_assert(sizeof(TableHead) <= PAGE && offsetof(TableHead, settings) == 56 && offsetof(TableHead, init) == 80 &&
               offsetof(TableHead, check) == 152 && offsetof(TableHead, lock) == 192 && offsetof(TableHead, rows) == 216 &&
-              offsetof(TableHead, steps) == 256 && offsetof(TableHead, read_rows) == 320);
+              offsetof(TableHead, steps) == 256 && offsetof(TableHead, read_rows) == 320 && offsetof(TableHead, writers) == 384);
 
 struct TablePart {
     u64 first, rows;                             // rows: room for so many, used or not
@@ -79,9 +83,11 @@ struct TableUndo {
     u32 owner;                                   // member that writes with it, 0: nobody
     u32 pad;
     u64 armed;                                   // row + 1 whose old bytes it holds, 0: none
-    u64 unused[6];
+    u64 changes;                                 // rows that were changed with it so far, and that in hand
+    u64 unused[5];
+    u64 recent[TABLE_RECENT];                    // change n was of row recent[n % TABLE_RECENT]
 };
-static_assert(sizeof(TableUndo) == 64);
+static_assert(sizeof(TableUndo) == 64 + 8 * TABLE_RECENT);
 
 struct TableShape {
     RowType row_type;

@@ -39,34 +39,7 @@ struct Avx512 {
     }
 };
 
-// Rows of floating-point numbers by halves of the width, and four lines of a row at a time: where they come from memory, a Zen 4 is faster so by a sixth.
-struct Narrow : Avx512 {
-    using V = __m256;
-    static constexpr std::uint64_t N = 8, REGISTERS = 8;
-
-    static V zero() { return _mm256_setzero_ps(); }
-    static V all(float value) { return _mm256_set1_ps(value); }
-    static V add(V a, V b) { return _mm256_add_ps(a, b); }
-    static V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-    static V max(V a, V b) { return _mm256_max_ps(a, b); }
-    static V over(V a, V b) { return _mm256_div_ps(a, b); }
-    static void write(float* to, V value) { _mm256_storeu_ps(to, value); }
-    template <RowType T>
-    static V read(const char* row, std::uint64_t column) {
-        if constexpr (T == RowType::float32) return _mm256_loadu_ps(reinterpret_cast<const float*>(row) + column);
-        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * column));
-        if constexpr (T == RowType::float16) return _mm256_cvtph_ps(halves);
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-    }
-};
-
-static constexpr Kernels set = [] {
-    Kernels all = Body<Avx512>::kernels("avx512");
-    all.bags[std::uint32_t(RowType::float32)] = Body<Narrow>::bags<RowType::float32>;
-    all.bags[std::uint32_t(RowType::float16)] = Body<Narrow>::bags<RowType::float16>;
-    all.bags[std::uint32_t(RowType::bfloat16)] = Body<Narrow>::bags<RowType::bfloat16>;
-    return all;
-}();
+static constexpr Kernels set = Body<Avx512>::kernels("avx512");
 const Kernels* const avx512_kernels = &set;
 
 }  // namespace osf::tables

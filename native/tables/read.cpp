@@ -4,6 +4,7 @@
 
 #include "tables/choose.hpp"
 #include "tables/versions.hpp"
+#include "tables/watch.hpp"
 #include "tables/workers.hpp"
 
 namespace osf::tables {
@@ -145,12 +146,27 @@ static u64 window_end(const ReadRequest& request, u64 from, u64 to) {
     return bag;
 }
 
+// Bags [from, to) of a window, each row as some change left it: all at once, then those again in which somebody changed a row meanwhile.
+static void whole_bags(const ReadRequest& request, const Window& window, u64 from, u64 to, Watch& watch, Versions& versions, std::vector<u32>& ends) {
+    const bool watched = watch.begin();
+    if (watched) pool(request, window.shape(), window.at(request.begin(from)), from, to, ends);
+    const bool known = watched && watch.end();
+    if (known && !watch.changed()) return;
+    for (u64 bag = from; bag < to; bag++) {
+        const u64 end = request.end(bag);
+        u64 index = request.begin(bag);
+        while (known && index < end && !watch.changed(request.ids[index])) index++;
+        if (known && index == end) continue;
+        versions.whole(request, bag, window.shape(), window.at(request.begin(bag)), [&](const char* const* at) { pool(request, window.shape(), at, bag, bag + 1, ends); });
+    }
+}
+
 static void read_bags(const ReadRequest& request, const Snapshot& rows, u64 from, u64 to) {
     Window window(request, rows, request.end(to - 1));
     const RowShape& shape = window.shape();
     std::vector<u32> ends;
-    std::optional<Versions> versions;
-    if (request.consistent) versions.emplace(*request.table);
+    Watch watch(*request.table);
+    Versions versions(*request.table);
     for (u64 bag = from, next; bag < to; bag = next) {
         next = window_end(request, bag, to);
         const u64 begin = request.begin(bag), end = request.end(next - 1);
@@ -158,9 +174,8 @@ static void read_bags(const ReadRequest& request, const Snapshot& rows, u64 from
         if (bag == from)
             for (u64 index = begin; index < std::min(end, begin + shape.ahead); index++)
                 for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(*window.at(index) + line);
-        if (!versions) pool(request, shape, window.at(begin), bag, next, ends);
-        for (u64 one = bag; versions && one < next; one++)
-            versions->whole(request, one, shape, window.at(request.begin(one)), [&](const char* const* at) { pool(request, shape, at, one, one + 1, ends); });
+        if (request.consistent) whole_bags(request, window, bag, next, watch, versions, ends);
+        else pool(request, shape, window.at(begin), bag, next, ends);
     }
 }
 

@@ -161,7 +161,7 @@ void Table::need_write() const {
 
 // How far ahead rows are asked for: measured, see docs/design/tables.md.
 RowShape Table::shape() const {
-    return {head_->dim, head_->row_bytes, u32(std::clamp<u64>(8 * KIB / head_->row_bytes, 2, 16))};
+    return {head_->dim, head_->row_bytes, u32(std::clamp<u64>(16 * KIB / head_->row_bytes, 4, 32))};
 }
 
 u64 Table::room() const {
@@ -181,6 +181,7 @@ Held Table::make_array(u32 number, u64 rows, bool state) {
         throw;
     }
     space->hand_out(held);
+    space->use_huge_pages(held);
     return held;
 }
 

@@ -19,13 +19,19 @@ public:
         if (!self) throw Error(Code::closed, "this process is no member of the space: it cannot change tables there");
         for (u64 turn = 0;; turn++) {
             for (number_ = 0; number_ < TABLE_WRITERS; number_++)
-                if (!load(table.undo(number_).owner, std::memory_order_relaxed) && cas(table.undo(number_).owner, 0u, self)) return;
+                if (!load(table.undo(number_).owner, std::memory_order_relaxed) && cas(table.undo(number_).owner, 0u, self)) {
+                    join();
+                    return;
+                }
             if (turn % 32 == 0) table.mend();
             timespec nap{0, 50'000};
             nanosleep(&nap, nullptr);
         }
     }
-    ~Writer() { store(table_.undo(number_).owner, 0u); }
+    ~Writer() {
+        std::atomic_ref<u64>(table_.head().writers).fetch_and(~(1ull << number_));
+        store(table_.undo(number_).owner, 0u);
+    }
     Writer(const Writer&) = delete;
     Writer& operator=(const Writer&) = delete;
 
@@ -39,6 +45,8 @@ public:
         if (state) std::memcpy(table_.undo_state(number_), state, head.state_bytes);
         step();
         store(undo.armed, row + 1);
+        store(undo.recent[undo.changes % TABLE_RECENT], row);
+        store(undo.changes, undo.changes + 1);
         // No store of the change may come before this one: x86 keeps stores in order, other processors are told so.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         step();
@@ -50,10 +58,16 @@ public:
     }
 
 private:
+    void join() {                                // the bit first: who sees the number sees the bit
+        TableHead& head = table_.head();
+        std::atomic_ref<u64>(head.writers).fetch_or(1ull << number_);
+        std::atomic_ref<u64>(head.joined).fetch_add(1);
+    }
     Table& table_;
     u32 number_ = 0;
 };
 
+// It leaves bits of `writers` alone: a record may have its next owner by now, and a bit too many does no harm.
 void Table::mend() {
     for (u32 writer = 0; writer < TABLE_WRITERS; writer++) {
         TableUndo& record = undo(writer);

@@ -43,7 +43,8 @@ TIERS = {
     "tiers.sampling",
     "tiers.policy",
 }
-TABLES = {"tables.x_torch", "tables.x_fbgemm", "tables.consistent", "tables.int8", "tables.scale", "tables.random_read"}
+TABLES = {"tables.x_torch", "tables.x_fbgemm", "tables.consistent", "tables.x_torch_huge", "tables.random_read"}
+TABLES_PEERS = {"tables.scale", "tables.scale_fbgemm", "tables.x_redis", "tables.x_lmdb", "tables.x_rocksdb"}
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 OFFLOAD_STREAM = {"offload.stream", "offload.stream_checked"}
 OFFLOAD = {
@@ -148,6 +149,14 @@ def test_tiers_benchmark_writes_its_rows(tmp_path: Path) -> None:
 def test_tables_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "tables.py")
     assert rows.keys() >= TABLES
+    assert all(row["value"] is not None or "not installed" in row["note"] for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_tables_benchmark_with_other_stores_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "tables_peers.py")
+    assert rows.keys() == TABLES_PEERS
     assert all(row["value"] is not None or "not installed" in row["note"] for row in rows.values())
 
 
