@@ -100,7 +100,12 @@ def _named(package: str) -> set[str]:
     path = PACKAGE.parent.joinpath(*package.split("."), "__init__.py")
     if not package.startswith("openshelf") or not path.exists():
         return set()
-    return {f"{package}.{name}" for name in import_module(package).__dict__.get("__all__", ())}
+    found = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return {f"{package}.{name}" for names in found for name in names}  # not imported: it may need an extra
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
