@@ -2,7 +2,7 @@
 
 from openshelf.twin.ops.accelerators import Accelerator, accelerator, accelerators
 from openshelf.twin.ops.kinds import KINDS, Kind, kind_of
-from openshelf.twin.ops.laws import Law, fit_law, law_of
+from openshelf.twin.ops.laws import Law, fit_law, fit_slowness, law_of
 from openshelf.twin.ops.operators import HOW, Operators, OpTime, OpTimes
 from openshelf.twin.ops.score import FOLDS, Left, error, fold_of, left_out
 from openshelf.twin.ops.table import OpTable, read_tables, write_table
@@ -23,6 +23,7 @@ __all__ = [
     "accelerators",
     "error",
     "fit_law",
+    "fit_slowness",
     "fold_of",
     "kind_of",
     "law_of",

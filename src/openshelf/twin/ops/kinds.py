@@ -172,12 +172,12 @@ KINDS = {
     for kind in (
         Kind("gemm", ("m", "n", "k"), ("dtype",), ("n", "k"), (1, 1, 0.2), 16, _gemm_parts, _gemm_near),
         Kind(
-            "attention", ("heads", "kv_heads", "batch", "new_tokens"), (), ("heads", "kv_heads"), (1, 2, 1, 4), 48,
+            "attention", ("heads", "kv_heads", "batch", "new_tokens"), (), ("heads", "kv_heads"), (2, 8, 2, 32), 32,
             _attention_parts, _attention_near,
         ),
         Kind(
             "decode", ("heads", "kv_heads", "batch", "context_tokens"), (), ("heads", "kv_heads"),
-            (1, 16, 1, 8, 0.5, 1, 1), 32, _decode_parts, _decode_near,
+            (1, 32, 1, 32, 0.5, 1, 1), 32, _decode_parts, _decode_near,
         ),
         Kind(
             "mla", ("heads", "batch", "isl"), ("dtype", "kv_dtype", "gemm"), ("heads", "batch"), (1, 1, 4), 24,

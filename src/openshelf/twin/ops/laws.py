@@ -86,14 +86,18 @@ def fit_law(
     """The constants with about the least sum of absolute relative errors, none below 0: least squares, reweighted."""
     parts = {"launch": np.full(len(seconds), 1e-6)} | kind.parts(sizes, words, device)
     shares = np.stack(list(parts.values()), axis=1) / seconds[:, None]
-    used = shares.max(axis=0) > 0
-    root = np.ones(len(seconds))
+    found = fit_slowness(shares)
+    off = np.abs(shares @ found - 1)
+    return Law(dict(zip(parts, found.tolist(), strict=True)), float(np.median(off)), len(seconds), source)
+
+
+def fit_slowness(shares: Floats) -> Floats:
+    """Factors of columns, none below 0, whose rows add up to about 1 each, by the least sum of absolute errors."""
+    root = np.ones(len(shares))
     for _ in range(_ROUNDS):
-        found = _above_zero(shares, root, used)
-        off = np.abs(shares @ found - 1)
-        root = 1 / np.sqrt(np.maximum(off, 1e-2))
-    slower = dict(zip(parts, found.tolist(), strict=True))
-    return Law(slower, float(np.median(off)), len(seconds), source)
+        found = _above_zero(shares, root, shares.max(axis=0) > 0)
+        root = 1 / np.sqrt(np.maximum(np.abs(shares @ found - 1), 1e-2))
+    return found
 
 
 def _above_zero(shares: Floats, root: Floats, used: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
