@@ -13,10 +13,12 @@ from pathlib import Path
 
 from kit.data import DATA
 from kit.side_by_side import Report, Row
-from work import operators
+from work import operators, speed, training
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "operators": operators.rows,
+    "training": training.rows,
+    "speed": speed.rows,
 }
 
 

@@ -61,8 +61,12 @@ def constants_of(name: str, cluster: Cluster | None = None) -> Constants:
     return found[name]
 
 
-def fit_constants(cases: Sequence[Case], causes: Sequence[str], start: Mapping[str, float]) -> dict[str, float]:
+def fit_constants(
+    cases: Sequence[Case], causes: Sequence[str], start: Mapping[str, float], times: Sequence[int] | None = None
+) -> dict[str, float]:
     """The slowness of some causes, with about the least sum of absolute relative errors; others stay as they start.
+
+    A case counts `times`.
 
     Which stages wait for the host depends on the constants, so it is fitted in rounds, and the best is kept.
     """
@@ -78,10 +82,11 @@ def fit_constants(cases: Sequence[Case], causes: Sequence[str], start: Mapping[s
                     parts[row, causes.index(cause)] += value / slower[cause]
                 else:
                     fixed[row] += value
-        error = float(np.mean(np.minimum(np.abs((parts @ [slower[c] for c in causes] + fixed) / measured - 1), 0.5)))
+        off = np.abs((parts @ [slower[cause] for cause in causes] + fixed) / measured - 1)
+        error = float(np.average(np.minimum(off, 0.5), weights=times))
         if error < least:
             best, least = dict(slower), error
         left = np.maximum(measured - fixed, 0.05 * measured)
-        found = np.maximum(fit_slowness(parts / left[:, None]), 1e-3)
+        found = np.maximum(fit_slowness(np.repeat(parts / left[:, None], times or 1, axis=0)), 1e-3)
         slower |= {cause: (slower[cause] + float(value)) / 2 for cause, value in zip(causes, found, strict=True)}
     return best

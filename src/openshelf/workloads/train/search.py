@@ -62,7 +62,10 @@ def search(
     model: Model, cluster: Cluster, constants: Constants, batch: int, base: Plan | None = None, *, keep: int = 10,
     most: int | None = None, offload: Sequence[tuple[str, ...]] = ((),),
 ) -> Found:  # fmt: skip
-    """The fastest plans that fit, of all or of `most` that are spread over all; raises BadInput where none does, with what would make one fit."""
+    """The fastest plans that fit, of all or of `most` that are spread over all.
+
+    Raises BadInput where none does, with what would make one fit.
+    """
     best: list[Step] = []
     tried = large = 0
     smallest: Plan | None = None
