@@ -36,8 +36,8 @@ def rows(data: Path, quick: bool) -> Iterator[Row]:
     yield Row("work.speed_event", f"{case}, event by event", spent, "s", "", None, None, bar="<= 5", note=note)
     found = _cpu(lambda: search(MODEL, cluster, constants, 3072, Plan(flash=False), most=1000))
     yield Row("work.speed_search", f"{case}, 1,000 plans", found, "s", "", None, None, bar="<= 10")
-    large = Cluster(accelerator("h100_sxm"), 98304, 8, 450e9, 50e9)
-    plan = Plan(dp=192, tp=8, pp=64, global_batch=49152, flash=True, schedule="interleaved", interleave=2, overlap=True)
+    large = Cluster(accelerator("h100_sxm"), 102400, 8, 450e9, 50e9)
+    plan = Plan(dp=200, tp=8, pp=64, global_batch=51200, flash=True, schedule="interleaved", interleave=2, overlap=True)
     spent = _cpu(lambda: run_events(MODEL, plan, large, slower))
     case = f"a step of Megatron-1T on {large.count:,} H100, event by event"
     yield Row("work.speed_100k", case, spent, "s", "", None, None, bar="<= 60")

@@ -2,7 +2,8 @@
 
 Computing of one chunk runs while the tokens of the other travel. Two streams run in order, one of computing and one of
 communication; a step waits for its stream and for what it needs from the other. CHUNK is that order, as in DeepSeek's
-published profile.
+published profile. `attention_f` begins with the gradients of attention's weights of the chunk before, which nothing
+waits for.
 """
 
 from __future__ import annotations
