@@ -118,7 +118,7 @@ def rows(data: Path) -> Iterator[Row]:
     error = 100 * abs(said / measured - 1)
     wide = (waits + pauses * (length(busy) - waits)) / (length(busy) - both(busy, compute)) - 1
     note = (
-        f"{len(found)} layers, dispatch and combine; measured {measured / 1e3:.2f} ms of {length(travel) / 1e3:.0f} ms, "
+        f"{len(found)} layers, dispatch and combine; measured {measured / 1e3:.2f} of {length(travel) / 1e3:.0f} ms, "
         f"said {said / 1e3:.2f} ms, {waits / 1e3:.2f} of it waiting; with the kernels that wait for peers before them "
         f"{100 * wide:+.0f} %"
     )

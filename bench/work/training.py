@@ -56,13 +56,19 @@ def _megatron_rows(found: list[Measured], quick: bool) -> Iterator[Row]:
     yield from made
 
 
+def fitted_of(cases: Sequence[Measured]) -> list[Measured]:
+    """The steps that `fit_vtrain` looks at: all on many nodes, and as many in a node as it takes."""
+    one = [each for each in cases if each.name == "single_node"]
+    return one[:: max(1, len(one) // MOST)] + [each for each in cases if each.name != "single_node"]
+
+
 def fit_vtrain(cases: Sequence[Measured]) -> dict[str, float]:
     """Five constants; steps on many nodes are few, and count as much as those in a node."""
-    one = [each for each in cases if each.name == "single_node"]
-    one = one[:: max(1, len(one) // MOST)]
-    many = [each for each in cases if each.name != "single_node"]
-    times = [1] * len(one) + [max(1, len(one) // max(1, len(many)))] * len(many)
-    return fit_constants([each.case for each in one + many], VTRAIN, START, times)
+    used = fitted_of(cases)
+    many = sum(each.name != "single_node" for each in used)
+    often = max(1, (len(used) - many) // max(1, many))
+    times = [1 if each.name == "single_node" else often for each in used]
+    return fit_constants([each.case for each in used], VTRAIN, START, times)
 
 
 def _vtrain_rows(one: list[Measured], many: list[Measured], quick: bool) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from openshelf.errors import BadInput
 from openshelf.twin.ops.kinds import Floats, Kind, Rates
 
 LAWS = Path(__file__).parent / "laws.yaml"
@@ -43,30 +44,32 @@ class Law:
         return made
 
 
-def law_of(kind: Kind, device: str, words: Mapping[str, str]) -> Law:
-    """The law that comes with the package, or, where it has none for an accelerator and dtype, what is usual."""
-    found = _laws().get(kind.name, {}).get(device, {}).get(_dtype(words))
-    return found or _usual(kind)
+def law_of(kind: Kind, device: str, words: Mapping[str, str], laws: Path = LAWS) -> Law:
+    """The law of a file, of the package's own if none is named, or, where that has none for it, what is usual."""
+    return laws_of(laws).get(kind.name, {}).get(device, {}).get(name_of(words)) or _usual(kind, laws)
 
 
-def _dtype(words: Mapping[str, str]) -> str:
-    """The name of a law among those of an accelerator and kind: what is computed in, and where it matters kept in."""
-    names = [words.get("dtype", "bfloat16"), *([words["kv_dtype"]] if "kv_dtype" in words else [])]
-    return "/".join(dict.fromkeys(names))
-
-
-@cache
-def _laws() -> dict[str, dict[str, dict[str, Law]]]:
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = yaml.safe_load(LAWS.read_text()) or {}
-    return {
-        kind: {device: {dtype: Law(**law) for dtype, law in of.items()} for device, of in devices.items()}
-        for kind, devices in found.items()
-    }
+def name_of(words: Mapping[str, str]) -> str:
+    """The name of a law among those of an accelerator and kind."""
+    return "/".join(words.values()) or "bfloat16"
 
 
 @cache
-def _usual(kind: Kind) -> Law:
-    every = [law for of in _laws().get(kind.name, {}).values() for law in of.values()]
+def laws_of(path: Path = LAWS) -> dict[str, dict[str, dict[str, Law]]]:
+    """Every law of a file, by kind, accelerator and words."""
+    try:
+        found: dict[str, dict[str, dict[str, dict[str, Any]]]] = yaml.safe_load(path.read_text()) or {}
+        return {
+            kind: {device: {name: Law(**law) for name, law in of.items()} for device, of in devices.items()}
+            for kind, devices in found.items()
+        }
+    except (OSError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise BadInput(f"{str(path)!r} is no file of laws, as `openshelf twin ops fit` writes them: {error}") from None
+
+
+@cache
+def _usual(kind: Kind, laws: Path) -> Law:
+    every = [law for of in laws_of(laws).get(kind.name, {}).values() for law in of.values()]
     if not every:
         return Law(_Assumed(), _ASSUMED_ERROR, source="assumed")
     slower = {name: median(law.slower[name] for law in every) for name in every[0].slower}

@@ -46,7 +46,8 @@ class Measured:
         return made
 
     def _at(self, sizes: Mapping[str, Floats]) -> Floats:
-        return self.kind.coordinates(sizes) / np.array(self.kind.scales)
+        made: Floats = self.kind.coordinates(sizes) / np.array(self.kind.scales)
+        return made
 
 
 def device_of(name: str) -> Accelerator:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from openshelf.errors import BadInput
 from openshelf.twin.ops.accelerators import Accelerator, accelerator
 from openshelf.twin.ops.kinds import Floats, Kind, kind_of
-from openshelf.twin.ops.laws import law_of
+from openshelf.twin.ops.laws import LAWS, law_of
 from openshelf.twin.ops.measured import Measured, device_of
 from openshelf.twin.ops.table import OpTable, read_folder, read_tables
 
@@ -54,7 +54,8 @@ class Operators:
     new_tokens; `decode` heads, kv_heads, batch, context_tokens; `mla`, `mla_decode`, `moe`: KINDS.
     """
 
-    def __init__(self, tables: Sequence[OpTable] = ()) -> None:
+    def __init__(self, tables: Sequence[OpTable] = (), laws: Path = LAWS) -> None:
+        self._laws = laws
         self._rows: dict[tuple[str, ...], tuple[OpTable, list[int]]] = {}
         for table in tables:
             found: dict[tuple[str, ...], list[int]] = {}
@@ -65,12 +66,12 @@ class Operators:
         self._one = lru_cache(1 << 18)(self._time)
 
     @classmethod
-    def open(cls, path: str | Path) -> Operators:
+    def open(cls, path: str | Path, laws: Path = LAWS) -> Operators:
         """From a table, or from every table in a folder (.csv, .txt, .parquet) whose columns are an operator's."""
         path = Path(path)
         if not path.exists():
             raise BadInput(f"there is no table of operators at {str(path)!r}; `openshelf twin ops import` writes one")
-        return cls(read_folder(path) if path.is_dir() else read_tables(path))
+        return cls(read_folder(path) if path.is_dir() else read_tables(path), laws)
 
     def measured(self) -> dict[tuple[str, ...], int]:
         """How many rows there are of each kind, accelerator and words."""
@@ -96,7 +97,7 @@ class Operators:
         key = (op, device.name, *key[2:])
         if key in self._rows:
             return self._from_table(key, sizes, words)
-        law = law_of(kind, device.name, words)
+        law = law_of(kind, device.name, words, self._laws)
         seconds = law.seconds(kind, sizes, device, words)
         return OpTimes(seconds, np.full(len(seconds), HOW.index("roofline"), np.int8), np.full(len(seconds), law.error))
 
