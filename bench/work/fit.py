@@ -36,10 +36,8 @@ def main() -> None:
     rows = list(mlperf(DATA))
     newest = max(each.round for each in rows)
     shares = np.array([np.array(mlperf_columns(each, newest)) / each.seconds for each in rows])
-    compute, blackwell, old, fp4, gap = fit_slowness(shares)
-    print(
-        f"nemo: compute {compute:.4f}, blackwell +{blackwell:.4f}, before {newest} +{old:.4f}, fp4 +{fp4:.4f}, gap {gap:.4f}"
-    )
+    names = ("compute", "more on blackwell", f"more there before {newest}", "more in fp4", "gap")
+    print("nemo:", dict(zip(names, fit_slowness(shares).round(4).tolist(), strict=True)))
     lines = [f"megatron {each.hash}" for each in fitted_of(steps)] + [f"nemo {each.hash}" for each in rows]
     LEDGER.write_text("\n".join([*sorted(set(lines)), ""]))
 

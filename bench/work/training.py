@@ -66,7 +66,7 @@ def fit_vtrain(cases: Sequence[Measured]) -> dict[str, float]:
     """Five constants; steps on many nodes are few, and count as much as those in a node."""
     used = fitted_of(cases)
     many = sum(each.name != "single_node" for each in used)
-    often = max(1, (len(used) - many) // max(1, many))
+    often = max(1, round((len(used) - many) / max(1, many)))
     times = [1 if each.name == "single_node" else often for each in used]
     return fit_constants([each.case for each in used], VTRAIN, START, times)
 

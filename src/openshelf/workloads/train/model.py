@@ -35,6 +35,8 @@ class Model:
     moe_ffn: int = 0
     moe_layers: int = 0
     lora: bool = False
+    low_rank: int = 0
+    """Weights of a layer's attention where its projections are of low rank (MLA); 0: they are whole."""
 
     def __post_init__(self) -> None:
         for name in ("hidden", "layers", "heads", "seq", "ffn", "vocab"):
@@ -55,7 +57,7 @@ class Model:
     @property
     def attention_weights(self) -> int:
         """Of one layer."""
-        return self.hidden * (2 * self.width + 2 * self.kv_width)
+        return self.low_rank or self.hidden * (2 * self.width + 2 * self.kv_width)
 
     @property
     def _matrices(self) -> int:
@@ -102,6 +104,12 @@ def gpt(name: str, hidden: int, layers: int, heads: int, seq: int, vocab: int = 
     return Model(name, hidden, layers, heads, seq, 4 * hidden, vocab)
 
 
+def mla_weights(hidden: int, heads: int, query: int, kept: int, rope: int, head: int, value: int) -> int:
+    """Weights of multi-head latent attention: queries and keys go through `query` and `kept` numbers of a token."""
+    queries = hidden * query + query * heads * (head + rope) if query else hidden * heads * (head + rope)
+    return queries + hidden * (kept + rope) + kept * heads * (head + value) + heads * value * hidden
+
+
 MODELS = {
     each.name: each
     for each in (
@@ -116,7 +124,7 @@ MODELS = {
         Model("llama3.1-405b", 16384, 126, 128, 8192, 53248, 128256, 8, gated=True),
         Model(
             "deepseek-v3", 7168, 61, 128, 4096, 18432, 129280, gated=True, head_dim=128, experts=256, topk=8,
-            shared_experts=1, moe_ffn=2048, moe_layers=58,
+            shared_experts=1, moe_ffn=2048, moe_layers=58, low_rank=mla_weights(7168, 128, 1536, 512, 64, 128, 128),
         ),
         Model(
             "mixtral-8x7b", 4096, 32, 32, 4096, 14336, 32000, 8, gated=True, experts=8, topk=2, moe_ffn=14336,
@@ -166,11 +174,16 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     experts = field("num_local_experts", "n_routed_experts", "num_experts", default=0)
     gated = str(text.get("hidden_act", "silu")) in ("silu", "swiglu", "swish") and "n_embd" not in text
     dense_first = field("first_k_dense_replace", default=0)
+    kept, low_rank = field("kv_lora_rank", default=0), 0
+    if kept:
+        head = field("qk_nope_head_dim", default=128)
+        sizes = field("q_lora_rank", default=0), kept, field("qk_rope_head_dim", default=64), head
+        low_rank = mla_weights(hidden, heads, *sizes, field("v_head_dim", default=head))
     return Model(
         name, hidden, layers, heads, field("max_position_embeddings", "n_positions", default=4096),
         field("intermediate_size", "n_inner", default=4 * hidden), field("vocab_size"),
         field("num_key_value_heads", default=heads), field("head_dim", default=hidden // heads), gated, experts,
         field("num_experts_per_tok", "num_experts_per_token", default=0), field("n_shared_experts", default=0),
         field("moe_intermediate_size", default=field("intermediate_size", default=4 * hidden)) if experts else 0,
-        layers - dense_first if experts else 0,
+        layers - dense_first if experts else 0, low_rank=low_rank,
     )  # fmt: skip
