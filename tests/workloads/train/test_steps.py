@@ -64,7 +64,7 @@ def test_causes_add_up_and_bubbles_shrink_with_chunks_and_micro_batches() -> Non
 
 
 def test_recomputation_costs_time_and_saves_memory() -> None:
-    none, some, full = (replace(PLAN, recompute=how) for how in ("none", "selective", "full"))  # type: ignore[arg-type]
+    none, some, full = (replace(PLAN, recompute=how) for how in ("none", "selective", "full"))
     times = [step_of(GPT3, plan, A100, SLOWER).seconds for plan in (none, some, full)]
     held = [memory_of(GPT3, plan, A100).activations for plan in (none, some, full)]
     assert times == sorted(times)
