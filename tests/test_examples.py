@@ -22,6 +22,7 @@ EXPECTED = {
     "tables.py": "the mean of trained rows is 1.00",
     "tables_torchrec.py": "the server sees what was learnt: True" if TORCHREC else "TorchRec is not installed",
     "tiers.py": "0.1001 from 64 MiB in 32 MiB of dram",
+    "train.py": "it fits: True",
     "twin.py": "critical path: backward of layer 2 > all-reduce of layer 2 > update",
     "two_hosts.py": "host a loads [2. 2. 2.]",
     "work_queue.py": "total 190000.0 expected 190000.0",

@@ -26,13 +26,23 @@ LAYERS = (
     "offload",
     "kv",
     "tables",
+    "workloads",
     "adapters",
     "show",
     "cli",
 )
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
 ROOMS = ("create", "hosts", "locality")  # of space, low to high
-SHOWN = ("adapters.torchrec", "adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour")
+SHOWN = (
+    "adapters.torchrec",
+    "adapters.transformers",
+    "adapters.vllm",
+    "fabric.topologies",
+    "show.tour",
+    "twin.ops",
+    "twin.serve",
+    "workloads.train",
+)
 
 PUBLIC = {
     "Array",

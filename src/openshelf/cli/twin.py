@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from openshelf.cli import _twin_ops, _twin_train
 from openshelf.cli._arguments import add_files, add_json
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
     from openshelf.twin import Collective, Run, Twin
 
 _NAME = "a preset or a YAML file of a fabric with a topology (openshelf fabric show)"
-_DESCRIPTION = "Runs collectives, or a trace of a training step, on a fabric in virtual time. All times are simulated."
+_DESCRIPTION = "Runs collectives, traces and training steps on a fabric in virtual time. All times are simulated."
 _EPILOG = """\
 examples:
   openshelf twin run gb200-nvl72 --collective all_reduce --size 1GiB
   openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
   openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
   openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
+  openshelf twin train dgx-h100-ib --model llama3.1-8b --batch 256 --tp 2 --dp 128
+  openshelf twin search dgx-h100-ib --model gpt3-175b --batch 512
+  openshelf twin ops show h100_sxm --op gemm --shape m=4096,n=4096,k=4096
 
-More: docs/twin.md."""
+More: docs/twin.md, docs/workloads.md."""
 
 
 def add(commands: Any) -> None:
@@ -64,6 +68,9 @@ def add(commands: Any) -> None:
         each.add_argument("--access", choices=("load", "store"), default="load",
                           help="by protocols with memory semantics (load)")  # fmt: skip
         add_json(each)
+
+    _twin_ops.add(parts)
+    _twin_train.add(parts)
 
 
 def run_one(args: argparse.Namespace) -> int:
