@@ -1,0 +1,176 @@
+"""Operators: how long an operator of a shape takes on an accelerator, and how that is known.
+
+`exact`: the shape was measured. `borrowed`: near shapes were, and their utilisation (the time that the accelerator's
+rates as sold would need, over the time it took) is interpolated. `held`: the shape is beyond the measured range, and
+has the utilisation of the range's edge. `roofline`: there is no table for it; what comes with the package is a fitted
+law of few constants, with its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openshelf.errors import BadInput
+from openshelf.twin.ops.accelerators import Accelerator, accelerator
+from openshelf.twin.ops.borrow import borrowed
+from openshelf.twin.ops.kinds import Floats, Kind, kind_of
+from openshelf.twin.ops.laws import law_of
+from openshelf.twin.ops.table import OpTable, read_folder, read_tables
+
+How = Literal["exact", "borrowed", "held", "roofline"]
+HOW: tuple[How, ...] = ("exact", "borrowed", "held", "roofline")
+"""From the most to the least trustworthy."""
+_ERROR = {"exact": 0.0, "borrowed": 0.05, "held": 0.2}
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """Seconds of one operator, how they were found, and the median error of answers of that kind, as a share."""
+
+    seconds: float
+    how: How
+    error: float
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """The same of many shapes at once; `how` are indices of HOW."""
+
+    seconds: Floats
+    how: NDArray[np.int8]
+    error: Floats
+
+
+class _Measured:
+    """The rows of one kind, accelerator and words, ready to be borrowed from."""
+
+    def __init__(self, table: OpTable, device: Accelerator, words: Mapping[str, str]) -> None:
+        kind = table.kind
+        self.kind = kind
+        self.columns = {name: table.sizes[name] for name in kind.sizes}
+        self.low = {name: float(column.min()) for name, column in self.columns.items()}
+        self.high = {name: float(column.max()) for name, column in self.columns.items()}
+        self.points = kind.coordinates(self.columns) / np.array(kind.scales)
+        self.ideal = ideal_seconds(kind, self.columns, device, words)
+        self.values = np.log(table.seconds) - np.log(self.ideal)
+        shapes = zip(*(self.columns[name].tolist() for name in kind.sizes), strict=True)
+        self.exact: dict[tuple[float, ...], float] = dict(zip(shapes, table.seconds.tolist(), strict=True))
+
+
+class Operators:
+    """Times of operators from tables of measured ones, and from the package's laws where there is no table.
+
+    `time` and `times` take a kind's sizes and words by name: `gemm` m, n, k, dtype; `attention` heads, kv_heads, batch,
+    new_tokens; `decode` heads, kv_heads, batch, context_tokens; `mla`, `mla_decode`, `moe`: KINDS.
+    """
+
+    def __init__(self, tables: Sequence[OpTable] = ()) -> None:
+        self._rows: dict[tuple[str, ...], tuple[OpTable, list[int]]] = {}
+        for table in tables:
+            found: dict[tuple[str, ...], list[int]] = {}
+            for row, key in enumerate(table.keys()):
+                found.setdefault(key, []).append(row)
+            self._rows |= {(table.kind.name, *key): (table, rows) for key, rows in found.items()}
+        self._ready: dict[tuple[str, ...], _Measured] = {}
+        self._one = lru_cache(1 << 18)(self._time)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Operators:
+        """From a table, or from every table in a folder (.csv, .txt, .parquet) whose columns are an operator's."""
+        path = Path(path)
+        if not path.exists():
+            raise BadInput(f"there is no table of operators at {str(path)!r}; `openshelf twin ops import` writes one")
+        return cls(read_folder(path) if path.is_dir() else read_tables(path))
+
+    def measured(self) -> dict[tuple[str, ...], int]:
+        """How many rows there are of each kind, accelerator and words."""
+        return {key: len(rows) for key, (_, rows) in self._rows.items()}
+
+    def time(self, op: str, accelerator: str | Accelerator, **shape: float | str) -> OpTime:
+        """Seconds of one operator; answers are remembered."""
+        return self._one(op, accelerator, tuple(sorted(shape.items())))
+
+    def _time(self, op: str, device: str | Accelerator, shape: tuple[tuple[str, float | str], ...]) -> OpTime:
+        found = self.times(op, device, **dict(shape))
+        return OpTime(float(found.seconds[0]), HOW[int(found.how[0])], float(found.error[0]))
+
+    def times(self, op: str, accelerator: str | Accelerator, **shape: ArrayLike | str) -> OpTimes:
+        """Seconds of many operators of one kind and words: sizes are arrays, or numbers that hold for all."""
+        kind = kind_of(op)
+        sizes, words = _split(kind, shape)
+        name = accelerator if isinstance(accelerator, str) else accelerator.name
+        key = (op, name, *(words[word] for word in kind.words))
+        if key in self._rows:
+            return self._from_table(key, sizes, words)
+        device = _known(accelerator)
+        key = (op, device.name, *key[2:])
+        if key in self._rows:
+            return self._from_table(key, sizes, words)
+        law = law_of(kind, device, words)
+        seconds = law.seconds(kind, sizes, device, words)
+        return OpTimes(seconds, np.full(len(seconds), HOW.index("roofline"), np.int8), np.full(len(seconds), law.error))
+
+    def _from_table(self, key: tuple[str, ...], sizes: dict[str, Floats], words: dict[str, str]) -> OpTimes:
+        found = self._measured(key, words)
+        kind = found.kind
+        count = len(next(iter(sizes.values())))
+        shapes = zip(*(sizes[name].tolist() for name in kind.sizes), strict=True)
+        seconds = np.array([found.exact.get(shape, np.nan) for shape in shapes])
+        how = np.zeros(count, np.int8)
+        rest = np.flatnonzero(np.isnan(seconds))
+        if len(rest):
+            wanted = {name: column[rest] for name, column in sizes.items()}
+            inside = {name: column.clip(found.low[name], found.high[name]) for name, column in wanted.items()}
+            outside = np.any([inside[name] != wanted[name] for name in kind.sizes], axis=0)
+            points = kind.coordinates(inside) / np.array(kind.scales)
+            ideal = ideal_seconds(kind, wanted, self._device(key[1]), words)
+            seconds[rest] = ideal * np.exp(borrowed(found.points, found.values, points, kind.neighbours))
+            how[rest] = np.where(outside, HOW.index("held"), HOW.index("borrowed"))
+        return OpTimes(seconds, how, np.array([_ERROR[name] for name in HOW[:3]])[how])
+
+    def _measured(self, key: tuple[str, ...], words: Mapping[str, str]) -> _Measured:
+        if key not in self._ready:
+            table, rows = self._rows[key]
+            self._ready[key] = _Measured(table.take(np.array(rows)), self._device(key[1]), words)
+        return self._ready[key]
+
+    def _device(self, name: str) -> Accelerator:
+        """The accelerator of a table. One that the package does not know needs no rates of its own: what is borrowed
+        is a ratio of times on the same accelerator."""
+        try:
+            return accelerator(name)
+        except KeyError:
+            return Accelerator(name, {"bfloat16": 1e15, "fp8": 2e15, "nvfp4": 4e15}, 4e12, 0.0)
+
+
+def ideal_seconds(kind: Kind, sizes: Mapping[str, Floats], device: Accelerator, words: Mapping[str, str]) -> Floats:
+    """What an accelerator needs at its rates as sold: the longer of computing and moving bytes."""
+    flop, moved = kind.work(sizes, words)
+    return np.maximum(flop / device.peak(words.get("dtype", "bfloat16")), moved / device.memory_bytes_per_s)
+
+
+def _known(device: str | Accelerator) -> Accelerator:
+    return accelerator(device) if isinstance(device, str) else device
+
+
+def _split(kind: Kind, shape: Mapping[str, ArrayLike | str]) -> tuple[dict[str, Floats], dict[str, str]]:
+    """Sizes as arrays of one length, and words; words that were not given are the usual ones."""
+    usual = {"dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm": "bfloat16", "routing": "balanced"}
+    unknown = [name for name in shape if name not in kind.sizes + kind.words]
+    missing = [name for name in kind.sizes if name not in shape]
+    if unknown or missing:
+        expected = ", ".join(kind.sizes + kind.words)
+        raise BadInput(f"{kind.name} has the sizes and words {expected}; {', '.join(shape) or 'nothing'} came")
+    words = {name: str(shape.get(name, usual[name])) for name in kind.words}
+    given = [np.atleast_1d(np.asarray(shape[name], np.float64)) for name in kind.sizes]
+    sizes = dict(zip(kind.sizes, np.broadcast_arrays(*given), strict=True))
+    if any((column <= 0).any() for name, column in sizes.items() if name != "step"):
+        raise BadInput(f"sizes of {kind.name} are above 0; {shape} came")
+    return sizes, words
