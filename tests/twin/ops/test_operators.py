@@ -18,8 +18,8 @@ def gemms(system: str = "h100_sxm", share: float = 0.5) -> OpTable:
     kind, device = KINDS["gemm"], accelerator("h100_sxm")
     m, n, k = (np.array(x, float).ravel() for x in np.meshgrid([16, 128, 1024, 8192], SIZES, SIZES))
     sizes = {"m": m, "n": n, "k": k}
-    flop, moved = kind.work(sizes, {"dtype": "bfloat16"})
-    seconds = 5e-6 + flop / (device.peak("bfloat16") * share) + moved / (device.memory_bytes_per_s * share)
+    parts = kind.parts(sizes, {"dtype": "bfloat16"}, device)
+    seconds = 5e-6 + parts["compute"] / share + parts["memory"] / share
     count = len(m)
     return OpTable(kind, (system,) * count, ("1",) * count, {"dtype": ("bfloat16",) * count}, sizes, seconds)
 
@@ -75,9 +75,7 @@ def test_what_is_asked_wrongly_is_said() -> None:
 def test_a_law_is_found_again() -> None:
     table = gemms(share=0.5)
     law = fit_law(table.kind, table.sizes, table.seconds, accelerator("h100_sxm"), {"dtype": "bfloat16"})
-    assert law.launch_s == pytest.approx(5e-6, rel=0.01)
-    assert law.compute_share == pytest.approx(0.5, rel=0.01)
-    assert law.memory_share == pytest.approx(0.5, rel=0.01)
+    assert law.slower == pytest.approx({"launch": 5, "compute": 2, "memory": 2}, rel=0.01)
     assert law.error < 1e-3
 
 

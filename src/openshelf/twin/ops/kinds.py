@@ -1,5 +1,8 @@
 """The kinds of operators: which columns a shape has, what work it is, and which shapes are near each other.
 
+The work is a few parts, each in the seconds that an accelerator's rates as sold would need: a law (laws.py) says how
+many times as long each part takes.
+
 Near is measured in a few coordinates, mostly logarithms, where times of real kernels are smooth. Decoding, for one,
 reads the keys of `batch * kv_heads` sequences whatever the two factors are, but kernels differ where there is one head
 of keys, and where each head has its own. `scales` says how far two shapes may be apart, in each coordinate, before
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +26,8 @@ Columns = Mapping[str, Floats]
 
 HEAD_DIM = 128  # of the attention rows
 MLA_RANK, MLA_ROPE, MLA_HEAD = 512, 64, 192
+_TILE = 16  # rows that a kernel computes at once
+_POWER = 0.8  # of the shares of experts, by rank
 BYTES = {
     "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "nvfp4": 0.5625,
     "w4a16_mxfp4": 0.53125,
@@ -29,6 +35,15 @@ BYTES = {
 """Bytes of a weight, with its scales."""
 MATHS = {"fp8_block": "fp8", "w4a16_mxfp4": "bfloat16", "float16": "bfloat16"}
 """Dtypes whose products are computed at the rate of another."""
+
+
+class Rates(Protocol):
+    """What parts are computed from: an accelerator's rates as sold."""
+
+    @property
+    def memory_bytes_per_s(self) -> float: ...
+
+    def peak(self, dtype: str) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,8 @@ class Kind:
     """The columns that make a shape which benchmarks leave out as a whole."""
     scales: tuple[float, ...]
     neighbours: int
-    work: Callable[[Columns, Mapping[str, str]], tuple[Floats, Floats]]
-    """Floating-point operations, and bytes that cross the accelerator's memory."""
+    parts: Callable[[Columns, Mapping[str, str], Rates], dict[str, Floats]]
+    """Seconds of computing and of moving bytes at the rates as sold, by what is computed or moved."""
     coordinates: Callable[[Columns], Floats]
 
 
@@ -51,19 +66,23 @@ def _logs(*columns: Floats) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _gemm_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
+def _two(flop: Floats, moved: Floats, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
+    return {"compute": flop / rates.peak(word.get("dtype", "bfloat16")), "memory": moved / rates.memory_bytes_per_s}
+
+
+def _gemm_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
     m, n, k = size["m"], size["n"], size["k"]
-    wide = _bytes(word["dtype"])
-    return 2 * m * n * k, wide * (m * k + n * k) + 2 * m * n
+    return _two(2 * m * n * k, _bytes(word["dtype"]) * (m * k + n * k) + 2 * m * n, word, rates)
 
 
 def _gemm_near(size: Columns) -> Floats:
     return _logs(np.log(size["n"]), np.log(size["k"]), np.log(size["m"]))
 
 
-def _attention_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
+def _attention_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
     heads, kv_heads, batch, new = size["heads"], size["kv_heads"], size["batch"], size["new_tokens"]
-    return 2 * batch * heads * new * (new + 1) * HEAD_DIM, 4 * batch * new * (heads + kv_heads) * HEAD_DIM
+    flop = 2 * batch * heads * new * (new + 1) * HEAD_DIM
+    return _two(flop, 4 * batch * new * (heads + kv_heads) * HEAD_DIM, word, rates)
 
 
 def _attention_near(size: Columns) -> Floats:
@@ -71,9 +90,10 @@ def _attention_near(size: Columns) -> Floats:
     return _logs(batch + kv, np.log(size["heads"]) - kv, np.log(size["new_tokens"]), batch)
 
 
-def _decode_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
+def _decode_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
     heads, kv_heads, batch, context = size["heads"], size["kv_heads"], size["batch"], size["context_tokens"]
-    return 4 * batch * heads * context * HEAD_DIM, 4 * batch * (kv_heads * context + heads) * HEAD_DIM
+    moved = 4 * batch * (kv_heads * context + heads) * HEAD_DIM
+    return _two(4 * batch * heads * context * HEAD_DIM, moved, word, rates)
 
 
 def _decode_near(size: Columns) -> Floats:
@@ -83,43 +103,62 @@ def _decode_near(size: Columns) -> Floats:
     return _logs(batch + kv, np.log(group), np.log(size["context_tokens"]), batch, own, one, tiles)
 
 
-def _mla_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
+def _mla_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
     heads, batch, new = size["heads"], size["batch"], size["isl"]
     pairs = batch * new * (new + 1) / 2
-    return 4 * heads * pairs * MLA_HEAD, 4 * batch * new * heads * MLA_HEAD
+    return _two(4 * heads * pairs * MLA_HEAD, 4 * batch * new * heads * MLA_HEAD, word, rates)
 
 
 def _mla_near(size: Columns) -> Floats:
     return _logs(np.log(size["heads"]) + np.log(size["batch"]), np.log(size["isl"]), np.log(size["batch"]))
 
 
-def _mla_decode_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
+def _mla_decode_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
     heads, batch, context = size["heads"], size["batch"], size["step"] + 1
     kept = _bytes(word["kv_dtype"]) * (MLA_RANK + MLA_ROPE)
-    return 4 * batch * heads * context * MLA_RANK, batch * context * kept
+    return _two(4 * batch * heads * context * MLA_RANK, batch * context * kept, word, rates)
 
 
 def _mla_decode_near(size: Columns) -> Floats:
     return _logs(np.log(size["heads"]), np.log(size["batch"]), np.log(size["step"] + 1))
 
 
-def _moe_work(size: Columns, word: Mapping[str, str]) -> tuple[Floats, Floats]:
-    rows = size["tokens"] * size["topk"] / size["ep"]
-    weights = 3 * size["hidden"] * size["inter"] / size["tp"]
-    moved = _bytes(word["dtype"]) * weights * _experts_read(size) + 4 * rows * size["hidden"]
-    return 2 * rows * weights, moved
+def _moe_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
+    """Computing goes by tiles of rows of each expert. Kernels of one device touch the rows of all tokens."""
+    pairs, inner = size["tokens"] * size["topk"], size["inter"] / size["tp"]
+    weights, read = 3 * size["hidden"] * inner, experts_read(size, word["routing"])
+    tiled = np.maximum(pairs / size["ep"] + read * _TILE / 2, read * _TILE)
+    memory = rates.memory_bytes_per_s
+    return {
+        "compute": 2 * tiled * weights / rates.peak(word["dtype"]),
+        "memory": _bytes(word["dtype"]) * weights * read / memory,
+        "rows": 2 * pairs * size["hidden"] / memory,
+        "inner": 2 * pairs * inner / memory,
+        "experts": 1e-6 * read,
+    }
 
 
-def _experts_read(size: Columns) -> Floats:
-    """Experts of one device that at least one token goes to, where routing is even."""
-    missed = (1 - size["topk"] / size["experts"]) ** size["tokens"]
-    return size["experts"] / size["ep"] * (1 - missed)
+def experts_read(size: Columns, routing: str) -> Floats:
+    """Experts of one device that at least one token goes to: as many as possible where routing is balanced, else as
+    drawn by a power law."""
+    experts, pairs = size["experts"], size["tokens"] * size["topk"]
+    if routing == "balanced":
+        found = np.minimum(experts, pairs)
+    else:
+        found = np.empty(len(experts))
+        for count in np.unique(experts):
+            at = experts == count
+            share = np.arange(1, count + 1) ** -_POWER
+            found[at] = (1 - np.exp(-pairs[at, None] * share / share.sum())).sum(axis=1)
+    made: Floats = np.maximum(found / size["ep"], 1)
+    return made
 
 
 def _moe_near(size: Columns) -> Floats:
     rows = np.log(size["tokens"]) + np.log(size["topk"]) - np.log(size["experts"])
     local = np.log(size["experts"]) - np.log(size["ep"])
-    return _logs(rows, local, np.log(size["inter"]) - np.log(size["tp"]), np.log(size["hidden"]), np.log(size["tp"]))
+    inner = np.log(size["inter"]) - np.log(size["tp"])
+    return _logs(rows, local, inner, np.log(size["hidden"]), np.log(size["tokens"]))
 
 
 def _bytes(dtype: str) -> float:
@@ -131,26 +170,26 @@ def _bytes(dtype: str) -> float:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("gemm", ("m", "n", "k"), ("dtype",), ("n", "k"), (1, 1, 0.2), 16, _gemm_work, _gemm_near),
+        Kind("gemm", ("m", "n", "k"), ("dtype",), ("n", "k"), (1, 1, 0.2), 16, _gemm_parts, _gemm_near),
         Kind(
             "attention", ("heads", "kv_heads", "batch", "new_tokens"), (), ("heads", "kv_heads"), (1, 2, 1, 4), 48,
-            _attention_work, _attention_near,
+            _attention_parts, _attention_near,
         ),
         Kind(
             "decode", ("heads", "kv_heads", "batch", "context_tokens"), (), ("heads", "kv_heads"),
-            (1, 16, 1, 8, 0.5, 1, 1), 32, _decode_work, _decode_near,
+            (1, 16, 1, 8, 0.5, 1, 1), 32, _decode_parts, _decode_near,
         ),
         Kind(
             "mla", ("heads", "batch", "isl"), ("dtype", "kv_dtype", "gemm"), ("heads", "batch"), (1, 1, 4), 24,
-            _mla_work, _mla_near,
+            _mla_parts, _mla_near,
         ),
         Kind(
             "mla_decode", ("heads", "batch", "step"), ("dtype", "kv_dtype", "gemm"), ("heads", "batch"), (1, 1, 1), 24,
-            _mla_decode_work, _mla_decode_near,
+            _mla_decode_parts, _mla_decode_near,
         ),
         Kind(
             "moe", ("hidden", "inter", "topk", "experts", "tp", "ep", "tokens"), ("dtype", "routing"),
-            ("hidden", "inter", "topk", "experts", "tp", "ep"), (1, 1, 1, 2, 4), 32, _moe_work, _moe_near,
+            ("hidden", "inter", "topk", "experts", "tp", "ep"), (2, 2, 2, 2, 4), 32, _moe_parts, _moe_near,
         ),
     )
 }  # fmt: skip

@@ -1,16 +1,16 @@
-"""The laws that come with the package: a roofline with fitted shares, for accelerators without a table.
+"""Laws of few constants: how many times as long as at the rates as sold each part of an operator takes.
 
-seconds = launch + operations / (share of the peak) + bytes / (share of the memory's rate)
+seconds = launch + slowness of computing * its ideal seconds + slowness of memory * its ideal seconds (+ ...)
 
-Three constants for each accelerator, kind and dtype, in laws.yaml, with where they are from, how many rows made them,
-and the median error on shapes that were left out. An accelerator or dtype without constants has the medians of all
-others.
+They are fitted to a table where there is one, and then near rows say how far it is off. laws.yaml has those that come
+with the package, for each accelerator, kind and dtype, with the table that they are from, how many rows made them, and
+the median error on shapes that were left out. An accelerator or dtype without constants has the medians of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -19,40 +19,45 @@ from typing import Any
 import numpy as np
 import yaml
 
-from openshelf.twin.ops.accelerators import Accelerator
-from openshelf.twin.ops.kinds import Floats, Kind
+from openshelf.twin.ops.kinds import Floats, Kind, Rates
 
-_FILE = Path(__file__).parent / "laws.yaml"
-_ROUNDS = 40
+LAWS = Path(__file__).parent / "laws.yaml"
+_ROUNDS = 30
+_ASSUMED_ERROR = 0.5
 
 
 @dataclass(frozen=True)
 class Law:
-    """Launch seconds, reached shares of peak and memory rate, the median error, and where all that is from."""
+    """`slower` by part; `launch` in microseconds. `error` is the median of absolute relative errors."""
 
-    launch_s: float
-    compute_share: float
-    memory_share: float
+    slower: Mapping[str, float] = field(hash=False)
     error: float
+    rows: int = 0
     source: str = ""
 
-    def seconds(self, kind: Kind, sizes: Mapping[str, Floats], device: Accelerator, words: Mapping[str, str]) -> Floats:
-        flop, moved = kind.work(sizes, words)
-        computing = flop / (device.peak(words.get("dtype", "bfloat16")) * self.compute_share)
-        made: Floats = self.launch_s + computing + moved / (device.memory_bytes_per_s * self.memory_share)
+    def seconds(self, kind: Kind, sizes: Mapping[str, Floats], device: Rates, words: Mapping[str, str]) -> Floats:
+        parts = kind.parts(sizes, words, device)
+        made = np.full(len(next(iter(sizes.values()))), 1e-6 * self.slower["launch"])
+        for name, part in parts.items():
+            made += self.slower[name] * part
         return made
 
 
-def law_of(kind: Kind, device: Accelerator, words: Mapping[str, str]) -> Law:
-    """The law of an accelerator, or, where it has none, what is usual."""
-    every = _laws().get(kind.name, {})
-    dtype = words.get("dtype", "bfloat16")
-    return every.get(device.name, {}).get(dtype) or _usual(kind.name)
+def law_of(kind: Kind, device: str, words: Mapping[str, str]) -> Law:
+    """The law that comes with the package, or, where it has none for an accelerator and dtype, what is usual."""
+    found = _laws().get(kind.name, {}).get(device, {}).get(_dtype(words))
+    return found or _usual(kind)
+
+
+def _dtype(words: Mapping[str, str]) -> str:
+    """The name of a law among those of an accelerator and kind: what is computed in, and where it matters kept in."""
+    names = [words.get("dtype", "bfloat16"), *([words["kv_dtype"]] if "kv_dtype" in words else [])]
+    return "/".join(dict.fromkeys(names))
 
 
 @cache
 def _laws() -> dict[str, dict[str, dict[str, Law]]]:
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = yaml.safe_load(_FILE.read_text()) or {}
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = yaml.safe_load(LAWS.read_text()) or {}
     return {
         kind: {device: {dtype: Law(**law) for dtype, law in of.items()} for device, of in devices.items()}
         for kind, devices in found.items()
@@ -60,31 +65,47 @@ def _laws() -> dict[str, dict[str, dict[str, Law]]]:
 
 
 @cache
-def _usual(kind: str) -> Law:
-    every = [law for of in _laws().get(kind, {}).values() for law in of.values()]
+def _usual(kind: Kind) -> Law:
+    every = [law for of in _laws().get(kind.name, {}).values() for law in of.values()]
     if not every:
-        return Law(5e-6, 0.6, 0.7, 0.5, "assumed")
-    shares = median(law.compute_share for law in every), median(law.memory_share for law in every)
-    return Law(median(law.launch_s for law in every), *shares, max(law.error for law in every), "medians of others")
+        return Law(_Assumed(), _ASSUMED_ERROR, source="assumed")
+    slower = {name: median(law.slower[name] for law in every) for name in every[0].slower}
+    return Law(slower, max(law.error for law in every), source=f"medians of {len(every)} others")
 
 
-def fit_law(kind: Kind, sizes: Mapping[str, Floats], seconds: Floats, device: Accelerator, words: Mapping[str, str],
-            source: str = "") -> Law:  # fmt: skip
-    """The three constants with the least sum of absolute relative errors, by reweighted least squares."""
-    flop, moved = kind.work(sizes, words)
-    peak = device.peak(words.get("dtype", "bfloat16"))
-    parts = np.stack([np.full(len(seconds), 1e-6), flop / peak, moved / device.memory_bytes_per_s], axis=1)
-    scaled = parts / seconds[:, None]
-    weights = np.ones(len(seconds))
-    found = np.array([5.0, 1.5, 1.3])
-    least = np.array([0.1, 1.0, 1.0])  # nothing is faster than as sold
+class _Assumed(dict[str, float]):
+    """Slowness where nothing is known: 5 us to launch, and two thirds of what is sold."""
+
+    def __missing__(self, name: str) -> float:
+        return 5.0 if name == "launch" else 1.5
+
+
+def fit_law(
+    kind: Kind, sizes: Mapping[str, Floats], seconds: Floats, device: Rates, words: Mapping[str, str], source: str = ""
+) -> Law:  # fmt: skip
+    """The constants with about the least sum of absolute relative errors, none below 0: least squares, reweighted."""
+    parts = {"launch": np.full(len(seconds), 1e-6)} | kind.parts(sizes, words, device)
+    shares = np.stack(list(parts.values()), axis=1) / seconds[:, None]
+    used = shares.max(axis=0) > 0
+    root = np.ones(len(seconds))
     for _ in range(_ROUNDS):
-        free = found > least
-        target = 1 - scaled[:, ~free] @ least[~free]
-        root = np.sqrt(weights)[:, None]
-        solved, *_ = np.linalg.lstsq(scaled[:, free] * root, target * root[:, 0], rcond=None)
-        found = found.copy()
-        found[free] = np.maximum(solved, least[free])
-        off = np.abs(scaled @ found - 1)
-        weights = 1 / np.maximum(off, 1e-3)
-    return Law(float(found[0]) * 1e-6, 1 / float(found[1]), 1 / float(found[2]), float(np.median(off)), source)
+        found = _above_zero(shares, root, used)
+        off = np.abs(shares @ found - 1)
+        root = 1 / np.sqrt(np.maximum(off, 1e-2))
+    slower = dict(zip(parts, found.tolist(), strict=True))
+    return Law(slower, float(np.median(off)), len(seconds), source)
+
+
+def _above_zero(shares: Floats, root: Floats, used: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
+    """Least squares with what would be below 0 left out, until nothing is."""
+    used = used.copy()
+    found = np.zeros(len(used))
+    while used.any():
+        solved, *_ = np.linalg.lstsq(shares[:, used] * root[:, None], root, rcond=None)
+        found[:] = 0
+        found[used] = solved
+        if (solved >= 0).all():
+            break
+        used &= found >= 0
+        used[found < 0] = False
+    return found

@@ -1,9 +1,8 @@
 """Operators: how long an operator of a shape takes on an accelerator, and how that is known.
 
-`exact`: the shape was measured. `borrowed`: near shapes were, and their utilisation (the time that the accelerator's
-rates as sold would need, over the time it took) is interpolated. `held`: the shape is beyond the measured range, and
-has the utilisation of the range's edge. `roofline`: there is no table for it; what comes with the package is a fitted
-law of few constants, with its error.
+`exact`: the shape was measured. `borrowed`: near shapes were, and how far they are off a law that is fitted to the
+table is interpolated. `held`: the shape is beyond the measured range, and is as far off the law as the range's edge.
+`roofline`: there is no table for it, and the law that comes with the package speaks, with its error.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from openshelf.errors import BadInput
 from openshelf.twin.ops.accelerators import Accelerator, accelerator
-from openshelf.twin.ops.borrow import borrowed
 from openshelf.twin.ops.kinds import Floats, Kind, kind_of
 from openshelf.twin.ops.laws import law_of
+from openshelf.twin.ops.measured import Measured, device_of
 from openshelf.twin.ops.table import OpTable, read_folder, read_tables
 
 How = Literal["exact", "borrowed", "held", "roofline"]
@@ -48,22 +47,6 @@ class OpTimes:
     error: Floats
 
 
-class _Measured:
-    """The rows of one kind, accelerator and words, ready to be borrowed from."""
-
-    def __init__(self, table: OpTable, device: Accelerator, words: Mapping[str, str]) -> None:
-        kind = table.kind
-        self.kind = kind
-        self.columns = {name: table.sizes[name] for name in kind.sizes}
-        self.low = {name: float(column.min()) for name, column in self.columns.items()}
-        self.high = {name: float(column.max()) for name, column in self.columns.items()}
-        self.points = kind.coordinates(self.columns) / np.array(kind.scales)
-        self.ideal = ideal_seconds(kind, self.columns, device, words)
-        self.values = np.log(table.seconds) - np.log(self.ideal)
-        shapes = zip(*(self.columns[name].tolist() for name in kind.sizes), strict=True)
-        self.exact: dict[tuple[float, ...], float] = dict(zip(shapes, table.seconds.tolist(), strict=True))
-
-
 class Operators:
     """Times of operators from tables of measured ones, and from the package's laws where there is no table.
 
@@ -78,7 +61,7 @@ class Operators:
             for row, key in enumerate(table.keys()):
                 found.setdefault(key, []).append(row)
             self._rows |= {(table.kind.name, *key): (table, rows) for key, rows in found.items()}
-        self._ready: dict[tuple[str, ...], _Measured] = {}
+        self._ready: dict[tuple[str, ...], Measured] = {}
         self._one = lru_cache(1 << 18)(self._time)
 
     @classmethod
@@ -113,7 +96,7 @@ class Operators:
         key = (op, device.name, *key[2:])
         if key in self._rows:
             return self._from_table(key, sizes, words)
-        law = law_of(kind, device, words)
+        law = law_of(kind, device.name, words)
         seconds = law.seconds(kind, sizes, device, words)
         return OpTimes(seconds, np.full(len(seconds), HOW.index("roofline"), np.int8), np.full(len(seconds), law.error))
 
@@ -126,34 +109,15 @@ class Operators:
         how = np.zeros(count, np.int8)
         rest = np.flatnonzero(np.isnan(seconds))
         if len(rest):
-            wanted = {name: column[rest] for name, column in sizes.items()}
-            inside = {name: column.clip(found.low[name], found.high[name]) for name, column in wanted.items()}
-            outside = np.any([inside[name] != wanted[name] for name in kind.sizes], axis=0)
-            points = kind.coordinates(inside) / np.array(kind.scales)
-            ideal = ideal_seconds(kind, wanted, self._device(key[1]), words)
-            seconds[rest] = ideal * np.exp(borrowed(found.points, found.values, points, kind.neighbours))
+            seconds[rest], outside = found.near({name: column[rest] for name, column in sizes.items()})
             how[rest] = np.where(outside, HOW.index("held"), HOW.index("borrowed"))
         return OpTimes(seconds, how, np.array([_ERROR[name] for name in HOW[:3]])[how])
 
-    def _measured(self, key: tuple[str, ...], words: Mapping[str, str]) -> _Measured:
+    def _measured(self, key: tuple[str, ...], words: Mapping[str, str]) -> Measured:
         if key not in self._ready:
             table, rows = self._rows[key]
-            self._ready[key] = _Measured(table.take(np.array(rows)), self._device(key[1]), words)
+            self._ready[key] = Measured(table.take(np.array(rows)), device_of(key[1]), words)
         return self._ready[key]
-
-    def _device(self, name: str) -> Accelerator:
-        """The accelerator of a table. One that the package does not know needs no rates of its own: what is borrowed
-        is a ratio of times on the same accelerator."""
-        try:
-            return accelerator(name)
-        except KeyError:
-            return Accelerator(name, {"bfloat16": 1e15, "fp8": 2e15, "nvfp4": 4e15}, 4e12, 0.0)
-
-
-def ideal_seconds(kind: Kind, sizes: Mapping[str, Floats], device: Accelerator, words: Mapping[str, str]) -> Floats:
-    """What an accelerator needs at its rates as sold: the longer of computing and moving bytes."""
-    flop, moved = kind.work(sizes, words)
-    return np.maximum(flop / device.peak(words.get("dtype", "bfloat16")), moved / device.memory_bytes_per_s)
 
 
 def _known(device: str | Accelerator) -> Accelerator:

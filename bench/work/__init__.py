@@ -1,0 +1,1 @@
+"""The parts of workloads.py: operators, training, serving, speed."""
