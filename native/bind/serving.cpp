@@ -108,13 +108,13 @@ void bind_serving(nb::module_& m) {
         .def_rw("prefixes", &Rules::prefixes);
     m.def("serve",
         [](Column<double> arrives, Column<u32> input, Column<u32> output, Column<u64> ids_at, Column<u32> ids, const Rules& rules, const StepTimes& times, u32 replicas,
-           const Rules& decode_rules, const StepTimes& decode_times, u32 decode_replicas, u32 routing, u32 clients, double think_s, u32 id_tokens, u32 pools, u32 pool_slots,
+           const Rules& decode_rules, const StepTimes& decode_times, u32 decode_replicas, u32 routing, u32 clients, double think_s, double entry_s, u32 id_tokens, u32 pools, u32 pool_slots,
            u32 pool_fast, u64 block_bytes, double fetch_s, double fast_s_token, double slow_s_token, double hand_over_s, double hand_over_s_token, bool record) {
             const u64 count = arrives.shape(0);
             if (input.shape(0) != count || output.shape(0) != count) throw Error(Code::bad_input, "columns of requests differ in length");
             check_ids(values(ids_at), count, ids.shape(0));
             if (!replicas || !rules.block_tokens || !rules.most_tokens || !rules.most_sequences || !id_tokens || routing > 2) throw Error(Code::bad_input, "an engine's rules have a zero");
-            Cluster cluster{rules, decode_rules, &times, &decode_times, replicas, decode_replicas, Routing(routing), clients, think_s, id_tokens, pools,
+            Cluster cluster{rules, decode_rules, &times, &decode_times, replicas, decode_replicas, Routing(routing), clients, think_s, entry_s, id_tokens, pools,
                             {pool_slots, pool_fast, block_bytes}, fetch_s, fast_s_token, slow_s_token, hand_over_s, hand_over_s_token, record};
             Served served;
             {
@@ -124,7 +124,7 @@ void bind_serving(nb::module_& m) {
             return plain(served);
         },
         "arrives"_a, "input"_a, "output"_a, "ids_at"_a, "ids"_a, "rules"_a, "times"_a, "replicas"_a, "decode_rules"_a, "decode_times"_a, "decode_replicas"_a, "routing"_a,
-        "clients"_a, "think_s"_a, "id_tokens"_a, "pools"_a, "pool_slots"_a, "pool_fast"_a, "block_bytes"_a, "fetch_s"_a, "fast_s_token"_a, "slow_s_token"_a, "hand_over_s"_a,
+        "clients"_a, "think_s"_a, "entry_s"_a, "id_tokens"_a, "pools"_a, "pool_slots"_a, "pool_fast"_a, "block_bytes"_a, "fetch_s"_a, "fast_s_token"_a, "slow_s_token"_a, "hand_over_s"_a,
         "hand_over_s_token"_a, "record"_a);
     m.def("replay_pool",
         [](u32 slots, u32 fast, u64 block_bytes, Column<u64> ids_at, Column<u32> ids, u64 counted, u64 seed) {

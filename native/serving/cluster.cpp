@@ -101,7 +101,7 @@ private:
         const u32 slow = std::min(found.slow * cluster_.id_tokens, tokens - own), fast = tokens - own - slow;
         const double start = std::max(now, link_free_[replica]);
         link_free_[replica] = start + fast * cluster_.fast_s_token + slow * cluster_.slow_s_token;
-        request.ready = link_free_[replica] + cluster_.fetch_s;
+        request.ready = std::max(request.ready, link_free_[replica] + cluster_.fetch_s);
         request.fetched = tokens;
     }
 
@@ -113,10 +113,11 @@ private:
             replica = request.replica = route(request);
             request.arrives = event.time;
             request.stop = cluster_.decode_replicas ? 1 : request.output;
+            request.ready = event.time + cluster_.entry_s;
             fetch(request, replica, event.time);
         }
         engines_[replica].add(event.request, request, decode_only);
-        if (!engines_[replica].waits()) go_on(replica, event.time);
+        if (!engines_[replica].waits()) go_on(replica, event.time);  // at once, or when it is ready
     }
 
     void go_on(u32 replica, double now) {

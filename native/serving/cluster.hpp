@@ -17,7 +17,7 @@ struct Cluster {
     u32 replicas = 1, decode_replicas = 0;       // with some: the others only compute prompts
     Routing routing = Routing::least_load;
     u32 clients = 0;                             // that wait for an answer before they ask again; 0: requests arrive when they do
-    double think_s = 0;
+    double think_s = 0, entry_s = 0;             // entry: before a request can be in a step, outside of the accelerator
     u32 id_tokens = 512;
     u32 pools = 0;                               // 0: none, 1: one for all, else replicas take turns
     PoolShape pool;

@@ -36,6 +36,12 @@ void Engine::release(Sequence& sequence) {
 
 void Engine::preempt(u32 at) {
     Sequence& sequence = sequences_[running_[at]];
+    if (rules_.prefixes && !sequence.shared) {   // its whole blocks are its own for as long as nobody needs them
+        const u64 whole = std::min<u64>(sequence.held, sequence.computed / rules_.block_tokens);
+        cache_.give(sequence.held - whole);
+        sequence.held = 0;
+        cache_.retain(running_[at], whole);
+    }
     release(sequence);
     load_ += sequence.computed;
     sequence.computed = 0;
@@ -95,16 +101,24 @@ void Engine::admit(double now, u32& budget, Step& step, UnderWay& planned) {
             shared = cache_.longest(request.ids, std::min(request.blocks_of_ids, (request.input - 1) / id_tokens_));
             computed = std::max(computed, shared * id_tokens_);
         }
+        const u64 kept = std::min<u64>(cache_.retained(which), (all - 1) / rules_.block_tokens);
+        if (kept) computed = std::max(computed, u32(kept) * rules_.block_tokens);
         const u32 wanted = rules_.whole || !sequence.prompt ? all : std::min(all, computed + budget);
         const u64 need = (wanted + rules_.block_tokens - 1) / rules_.block_tokens;
         const u64 own = need > shared * cache_.weight() ? need - shared * cache_.weight() : 0;
         if (cache_.available() < own + cache_.idle(request.ids, shared)) break;
         for (u32 at = 0; at < shared; at++) cache_.use(request.ids[at]);
         sequence.shared = shared;
+        if (cache_.retained(which)) {            // back where they were
+            const u64 back = cache_.retained(which);
+            cache_.reclaim(which);
+            sequence.held = std::min(back, own);
+            cache_.give(back - sequence.held);
+        }
         if (sequence.prompt && !request.preempted) request.found = shared * id_tokens_;
         load_ -= std::min<u64>(load_, sequence.prompt ? computed : 0);
         sequence.computed = computed;
-        take(sequence, own);                     // there is room: the next step of it finds its blocks
+        take(sequence, own - sequence.held);     // there is room: the next step of it finds its blocks
         next = waiting_.erase(next);
         running_.push_back(which);
         schedule(u32(running_.size()) - 1, budget, step, planned);
@@ -150,6 +164,7 @@ void Engine::finish(double now, std::vector<u32>& ended, std::vector<u32>& fille
         }
         if (request.made < request.stop || sequence.under_way) continue;
         release(sequence);
+        cache_.forget(which);
         if (auto runs = std::find(running_.begin(), running_.end(), which); runs != running_.end()) running_.erase(runs);
         else waiting_.erase(std::find(waiting_.begin(), waiting_.end(), which));  // thrown out while its last token was under way
         free_sequences_.push_back(which);
