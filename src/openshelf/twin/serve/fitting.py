@@ -23,6 +23,8 @@ _SHARES = ("memory", "compute", "expert_memory", "expert_compute", "kv_memory", 
 _TRUST = (4.0, 3.0, 4.0, 2.0, 4.0, 2.0, 2.0, 4.0, 1.0, 1.0, 2.0, 0.3)
 _BY_ENGINE = {"host_s": 0.3, "sequence_s": 0.2, "entry_s": 2.0}
 _ROUNDS = 30
+_USED, _ACTIVATIONS = 0.96, 1e9
+"""Of an accelerator's memory, the share that engines take; and what they need of it beside weights and KV."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def kv_tokens(setting: Setting) -> float:
     experts = model.expert_layers * model.experts * model.expert_parameters
     dense = model.weight_bytes(plan.dtype) - experts * _bytes(model.expert_dtype or plan.dtype)
     weights = dense / plan.tensor + experts * _bytes(model.expert_dtype or plan.dtype) / plan.accelerators
-    free = 0.9 * setting.device.memory_bytes - weights - 3e9
+    free = _USED * setting.device.memory_bytes - weights - _ACTIVATIONS
     return max(0.0, free) / (model.kv_bytes(plan.kv_dtype) / kv_ranks) * plan.attention_replicas
 
 

@@ -16,9 +16,8 @@ from openshelf.twin.serve.work import work_of
 
 _BLOCK = 16
 _CHUNK = 8192
-_EACH = 10
-_MOST = 3000
-"""Requests that are simulated at most, but each client has two."""
+_EACH, _MOST_TOKENS = 10, 400_000
+"""Requests of a client, and tokens that come out at most; but each client has two requests."""
 HAND_OVER_BYTES_PER_S = 50e9
 
 
@@ -32,7 +31,7 @@ class Predicted:
 def predict(setting: Setting, law: StepLaw, seed: int = 0) -> Predicted:
     """Mean seconds to the first token and for each one after it. Raises NoRoom where a request does not fit in memory."""
     clients = setting.concurrency
-    count = max(2 * clients, min(_EACH * clients, _MOST))
+    count = max(2 * clients, min(_EACH * clients, round(_MOST_TOKENS / setting.output_tokens)))
     ranges = [(each / LENGTHS * 0.8, each / LENGTHS) for each in (setting.input_tokens, setting.output_tokens)]
     requests = drawn(count, 0.0, ranges[0], ranges[1], seed=seed)
     work = work_of(setting.model, setting.device, setting.plan)
