@@ -21,7 +21,7 @@ from openshelf.twin.serve.work import Floats, Work, stack, work_of
 _SHARES = ("memory", "compute", "expert_memory", "expert_compute", "kv_memory", "attention", "links", "spread",
            "operator_s", "reduce_s", "newer", "entry_base_s")  # fmt: skip
 _TRUST = (4.0, 3.0, 4.0, 2.0, 4.0, 2.0, 2.0, 4.0, 1.0, 1.0, 2.0, 0.3)
-_BY_ENGINE = {"host_s": 0.3, "sequence_s": 0.2, "entry_s": 2.0}
+_BY_ENGINE = {"host_s": 0.3, "sequence_s": 0.2, "entry_s": 0.7}
 _ROUNDS = 30
 _USED, _ACTIVATIONS = 0.96, 1e9
 """Of an accelerator's memory, the share that engines take; and what they need of it beside weights and KV."""
