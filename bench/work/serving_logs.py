@@ -1,7 +1,7 @@
 """Logs of real engines, run again in virtual time: the same requests, flags, KV blocks and that machine's kernels.
 
-One constant is taken from each log: host time a sequence, from the first fifth of its requests; the rest is scored, and what
-comes without it is beside. With a roofline only, times come from the law that ships with the package, which knows no row of
+One constant is taken from each log: host time of a step that is no CUDA graph, from the first fifth of its requests; the rest
+is scored, and what comes without it is beside. With a roofline only, times come from the law that ships with the package, which knows no row of
 these logs. Arrivals are the client's clock; the offset between the two clocks of a log is that of the promptest request.
 """
 
@@ -99,9 +99,9 @@ def derived_blocks(folder: Path, model: ServedModel) -> int:
     return int(free / (16 * model.kv_bytes()))
 
 
-def by_kernels(log: Log, sequence_s: float) -> tuple[Floats, Floats]:
+def by_kernels(log: Log, eager_s: float) -> tuple[Floats, Floats]:
     times = times_of_kernels(log.folder, log.model, log.graphs)
-    times.host_sequence_s = sequence_s
+    times.eager_s = eager_s
     served = serve(log.requests, log.engine, times)
     return served.first_s, served.last_s
 
@@ -115,9 +115,9 @@ def by_roofline(log: Log) -> tuple[Floats, Floats]:
 
 
 def calibrated(log: Log) -> float:
-    """Host seconds a sequence, by the mean time per token of the first requests."""
+    """Host seconds of a step without a graph, by the mean time per token of the first requests."""
     wanted = log.means(log.first_s, log.last_s, ~log.scored)["TPOT"]
-    tries = np.arange(0, 20.5e-6, 1e-6)
+    tries = np.arange(0, 15.1e-3, 0.5e-3)
     return float(min(tries, key=lambda each: abs(log.means(*by_kernels(log, each), ~log.scored)["TPOT"] - wanted)))
 
 
@@ -144,7 +144,7 @@ def rows(data: Path, quick: bool) -> Iterator[Row]:
             for name in measured:
                 yield Row("work.log.row", f"{log.name}, {way}: {name}", told[name], "s", f"measured {measured[name]:.4g} s", told[name] / measured[name], None,
                           note="not fitted")  # fmt: skip
-        note = f"host {constant * 1e6:.0f} us a sequence from the first {FIRST:.0%} of requests; without: "
+        note = f"host {constant * 1e3:.1f} ms a step without a graph, from the first {FIRST:.0%} of requests; without: "
         kernels, plain, roofline = errors["kernels"], errors["kernels, no constant"], errors["roofline"]
         for name in ("TPOT", "latency"):
             add("work.log_tpot", kernels[name], f"{log.name}: mean {name}", note + f"{plain[name]:.1f} %")
