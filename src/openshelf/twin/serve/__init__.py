@@ -1,5 +1,6 @@
 """Serving in virtual time: engines by their own rules, replicas, pools, traces; and how a pool's size would change it."""
 
+from openshelf.twin.serve.curve import Point, PoolCosts, curve, hit_rate
 from openshelf.twin.serve.fitting import closed_form, fit_law, rows_of
 from openshelf.twin.serve.law import ENGINES, StepLaw, shipped
 from openshelf.twin.serve.model import ServedModel, find_model, model_names, model_of
@@ -16,6 +17,8 @@ __all__ = [
     "Engine",
     "Plan",
     "Pool",
+    "Point",
+    "PoolCosts",
     "Predicted",
     "Requests",
     "Served",
@@ -24,9 +27,11 @@ __all__ = [
     "StepLaw",
     "Work",
     "closed_form",
+    "curve",
     "drawn",
     "find_model",
     "fit_law",
+    "hit_rate",
     "made_of",
     "model_names",
     "model_of",
