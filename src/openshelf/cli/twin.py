@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._twin_serve import add_serve
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
@@ -23,6 +24,7 @@ examples:
   openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
   openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
   openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
+  openshelf twin serve --trace mine.jsonl --model config.json --fabric dgx-h100-ib --tensor 8 --dtype fp8
 
 More: docs/twin.md."""
 
@@ -49,6 +51,7 @@ def add(commands: Any) -> None:
     several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
     add_files(several, "fabrics", nargs="+", metavar="FABRIC", help=_NAME)
     several.set_defaults(run=run_compare)
+    add_serve(parts)
     for each in (one, several):
         each.add_argument("--collective", default="all_reduce", metavar="KIND",
                           help="all_reduce (default), reduce_scatter, all_gather, all_to_all, broadcast")  # fmt: skip

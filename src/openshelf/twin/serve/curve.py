@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from openshelf import _core
 from openshelf.errors import BadInput
 from openshelf.twin.serve.requests import Requests
@@ -25,11 +23,13 @@ def hit_rate(requests: Requests, blocks: int, *, block_bytes: int, fast_blocks: 
 
 @dataclass(frozen=True)
 class Point:
-    """One pool size. Bytes by tier: read from it and written to it over the whole trace."""
+    """One pool size. `hit_rate`: tokens of prompts that nobody computed again, found in engines' own blocks or in the pool; `pool_hit_rate`: of the
+    pool alone. Bytes by tier: read from it and written to it over the whole trace."""
 
     pool_bytes: int
     fast_bytes: int
     hit_rate: float
+    pool_hit_rate: float
     served: Served
     fast_read_bytes: int
     slow_read_bytes: int
@@ -41,6 +41,7 @@ class Point:
             "pool_bytes": self.pool_bytes,
             "fast_bytes": self.fast_bytes,
             "hit_rate": self.hit_rate,
+            "pool_hit_rate": self.pool_hit_rate,
             "tiers": {
                 "dram": {"read_bytes": self.fast_read_bytes, "written_bytes": self.fast_written_bytes},
                 "flash": {"read_bytes": self.slow_read_bytes, "written_bytes": self.slow_written_bytes},
@@ -92,13 +93,8 @@ def curve(
         counts = served.pool
         slow = counts["slow"]
         made.append(Point(
-            size, min(size, costs.dram_bytes), counts["found"] / counts["asked"] if counts["asked"] else _own(served, requests), served,
+            size, min(size, costs.dram_bytes), float(served.plain().get("found_share", 0.0)), counts["found"] / max(1, counts["asked"]), served,
             (counts["found"] - slow) * block_bytes, slow * block_bytes, (counts["stored"] + slow) * block_bytes, counts["demoted"] * block_bytes,
         ))  # fmt: skip
     return made
 
-
-def _own(served: Served, requests: Requests) -> float:
-    """Without a pool: what engines find in their own blocks."""
-    blocks = float(np.diff(requests.ids_at.astype(np.int64)).sum())
-    return float(served.found_tokens.sum()) / requests.block_tokens / blocks if blocks else 0.0
