@@ -13,10 +13,13 @@ from pathlib import Path
 
 from kit.data import DATA
 from kit.side_by_side import Report, Row
-from work import operators
+from work import operators, serving, serving_logs, serving_pool
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "operators": operators.rows,
+    "logs": serving_logs.rows,
+    "serving": serving.rows,
+    "pool": serving_pool.rows,
 }
 
 

@@ -32,7 +32,7 @@ LAYERS = (
 )
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
 ROOMS = ("create", "hosts", "locality")  # of space, low to high
-SHOWN = ("adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour", "twin.ops")
+SHOWN = ("adapters.transformers", "adapters.vllm", "fabric.topologies", "show.tour", "twin.ops", "twin.serve")
 
 PUBLIC = {
     "Array",

@@ -1,8 +1,9 @@
 """Logs of real engines, run again in virtual time: the same requests, flags, KV blocks and that machine's kernels.
 
-One constant is taken from each log: host time of a step that is no CUDA graph, from the first fifth of its requests; the rest
-is scored, and what comes without it is beside. With a roofline only, times come from the law that ships with the package, which knows no row of
-these logs. Arrivals are the client's clock; the offset between the two clocks of a log is that of the promptest request.
+One constant is taken from each log: host time of a step that is no CUDA graph, from the first fifth of its requests;
+the rest is scored, and what comes without it is beside. With a roofline only, times come from the law that ships with
+the package, which knows no row of these logs. Arrivals are the client's clock; the offset between the two clocks of a
+log is that of the promptest request.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kit.side_by_side import Row
 from numpy.typing import NDArray
+
+from kit.side_by_side import Row
 from openshelf.twin.ops import accelerator
 from openshelf.twin.serve import (
     Engine,
@@ -53,7 +55,8 @@ class Log:
         ttft, latency = (first - self.requests.arrives_s)[chosen], (last - self.requests.arrives_s)[chosen]
         tpot = ((last - first) / np.maximum(self.requests.output_tokens - 1.0, 1.0))[chosen]
         return {"TTFT": float(ttft.mean()), "TPOT": float(tpot.mean()), "latency": float(latency.mean())} | {
-            f"p99 {name}": float(np.quantile(each, 0.99)) for name, each in (("TTFT", ttft), ("TPOT", tpot), ("latency", latency))
+            f"p99 {name}": float(np.quantile(each, 0.99))
+            for name, each in (("TTFT", ttft), ("TPOT", tpot), ("latency", latency))
         }
 
     @property
@@ -62,7 +65,11 @@ class Log:
 
 
 def logs(data: Path) -> Iterator[Log]:
-    folders = {path.name.removeprefix("vllm_").replace("-", ""): path for path in (data / "serving").glob("vllm_*") if path.is_dir()}
+    folders = {
+        path.name.removeprefix("vllm_").replace("-", ""): path
+        for path in (data / "serving").glob("vllm_*")
+        if path.is_dir()
+    }
     for path in sorted(data.glob("vllm_requests_*.jsonl")):
         name = path.stem.removeprefix("vllm_requests_")
         if (folder := folders.get(name.replace("-", ""))) is not None:
@@ -87,10 +94,19 @@ def read_log(name: str, path: Path, folder: Path) -> Log:
         prefixes=bool(kv.get("enable_prefix_caching", True)),
     )
     return Log(
-        name, folder, model, engine, resolved.get("compilation_config", {}).get("cudagraph_capture_sizes") or GRAPHS,
-        made_of([row["arrival_time"] - start for row in found], [row["input_toks"] for row in found], [row["output_toks"] for row in found]),
-        np.array([row["first_token_ts"] - offset - start for row in found]), np.array([row["last_token_ts"] - offset - start for row in found]),
-    )  # fmt: skip
+        name,
+        folder,
+        model,
+        engine,
+        resolved.get("compilation_config", {}).get("cudagraph_capture_sizes") or GRAPHS,
+        made_of(
+            [row["arrival_time"] - start for row in found],
+            [row["input_toks"] for row in found],
+            [row["output_toks"] for row in found],
+        ),
+        np.array([row["first_token_ts"] - offset - start for row in found]),
+        np.array([row["last_token_ts"] - offset - start for row in found]),
+    )
 
 
 def derived_blocks(folder: Path, model: ServedModel) -> int:
@@ -142,16 +158,34 @@ def rows(data: Path, quick: bool) -> Iterator[Row]:
             told = log.means(*times, log.scored)
             errors[way] = {name: 100 * abs(told[name] / measured[name] - 1) for name in measured}
             for name in measured:
-                yield Row("work.log.row", f"{log.name}, {way}: {name}", told[name], "s", f"measured {measured[name]:.4g} s", told[name] / measured[name], None,
-                          note="not fitted")  # fmt: skip
+                yield Row(
+                    "work.log.row",
+                    f"{log.name}, {way}: {name}",
+                    told[name],
+                    "s",
+                    f"measured {measured[name]:.4g} s",
+                    told[name] / measured[name],
+                    None,
+                    note="not fitted",
+                )
         note = f"host {constant * 1e3:.1f} ms a step without a graph, from the first {FIRST:.0%} of requests; without: "
         kernels, plain, roofline = errors["kernels"], errors["kernels, no constant"], errors["roofline"]
         for name in ("TPOT", "latency"):
             add("work.log_tpot", kernels[name], f"{log.name}: mean {name}", note + f"{plain[name]:.1f} %")
-            add("work.log_roofline", roofline[name], f"{log.name}: mean {name}", "the package's law; no row of these logs is in its fit")
+            add(
+                "work.log_roofline",
+                roofline[name],
+                f"{log.name}: mean {name}",
+                "the package's law; no row of these logs is in its fit",
+            )
         add("work.log_ttft", kernels["TTFT"], f"{log.name}: mean TTFT", note + f"{plain['TTFT']:.1f} %")
         for name in ("p99 TTFT", "p99 TPOT", "p99 latency"):
             add("work.log_p99", kernels[name], f"{log.name}: {name}", note + f"{plain[name]:.1f} %")
-    bars = {"work.log_tpot": "<= 2", "work.log_ttft": "<= 5, or 30 ms", "work.log_p99": "<= 10", "work.log_roofline": "<= 10"}
+    bars = {
+        "work.log_tpot": "<= 2",
+        "work.log_ttft": "<= 5, or 30 ms",
+        "work.log_p99": "<= 10",
+        "work.log_roofline": "<= 10",
+    }
     for id_, (value, case, note) in worst.items():
         yield Row(id_, case, value, "%", "measured", None, None, bar=bars[id_], note=note)

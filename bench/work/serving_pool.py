@@ -1,7 +1,7 @@
-"""The pool in virtual time against the real one, on the conversation trace; and how fast serving is simulated, on one core.
+"""The pool in virtual time against the real one, on the conversation trace; and how fast serving is simulated.
 
-The real pool is a KVPool with blocks of bytes in a Space; the twin's has none. Both are asked for each request's blocks in
-turn, and given them. Hit rates are of the second half of the trace.
+The real pool is a KVPool with blocks of bytes in a Space; the twin's has none. Both are asked for each request's
+blocks in turn, and given them. Hit rates are of the second half of the trace.
 """
 
 from __future__ import annotations
@@ -13,10 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
 from kit.side_by_side import Row
 from openshelf import KVPool, Layout, Space, _core
 from openshelf.twin.ops import accelerator
-from openshelf.twin.serve import Engine, Plan, Requests, drawn, find_model, hit_rate, read_requests, serve, shipped, times_of_law, work_of
+from openshelf.twin.serve import (
+    Engine,
+    Plan,
+    Requests,
+    drawn,
+    find_model,
+    hit_rate,
+    read_requests,
+    serve,
+    shipped,
+    times_of_law,
+    work_of,
+)
 
 LAYOUT = Layout("trace", layers=1, heads=1, head_dim=4, dtype="float32")
 SHARES = (1, 2, 5, 10, 25)
@@ -60,14 +73,31 @@ def hits(requests: Requests) -> Iterator[Row]:
                     real = real_rate(space, requests, room)
                     told = hit_rate(requests, room, block_bytes=LAYOUT.block_bytes(1), counted=len(requests) // 2)
                     worst = max(worst, abs(told - real))
-                    yield Row("work.hits.row", f"room for {room:,} blocks ({share} %)", 100 * told, "%", f"the real pool {100 * real:.2f} %", told / real, None,
-                              note="not fitted")  # fmt: skip
+                    yield Row(
+                        "work.hits.row",
+                        f"room for {room:,} blocks ({share} %)",
+                        100 * told,
+                        "%",
+                        f"the real pool {100 * real:.2f} %",
+                        told / real,
+                        None,
+                        note="not fitted",
+                    )
             Space.remove("bench")
         finally:
             del os.environ["OPENSHELF_DIR"]
             if before is not None:
                 os.environ["OPENSHELF_DIR"] = before
-    yield Row("work.hits", f"hit rate, largest difference of {len(SHARES)} sizes", 100 * worst, "points", "the real pool", None, None, bar="<= 0.5")
+    yield Row(
+        "work.hits",
+        f"hit rate, largest difference of {len(SHARES)} sizes",
+        100 * worst,
+        "points",
+        "the real pool",
+        None,
+        None,
+        bar="<= 0.5",
+    )
 
 
 def speed(quick: bool) -> Row:
@@ -78,8 +108,17 @@ def speed(quick: bool) -> Row:
     served = serve(requests, Engine(30_000), times, replicas=16)
     spent = time.perf_counter() - began
     steps = sum(each["steps"] for each in served.replicas)
-    return Row("work.speed_serve", "10,000 requests on 16 replicas, one core", spent, "s", "", None, None, bar="<= 10",
-               note=f"{steps:,} steps, {int(served.output_tokens.sum()):,} tokens, mean TTFT {served.ttft_s.mean():.2f} s")  # fmt: skip
+    return Row(
+        "work.speed_serve",
+        "10,000 requests on 16 replicas, one core",
+        spent,
+        "s",
+        "",
+        None,
+        None,
+        bar="<= 10",
+        note=f"{steps:,} steps, {int(served.output_tokens.sum()):,} tokens, mean TTFT {served.ttft_s.mean():.2f} s",
+    )
 
 
 def day(requests: Requests) -> Row:
@@ -89,5 +128,14 @@ def day(requests: Requests) -> Row:
     many = requests.repeated(round(DAY_S / requests.span_s))
     began = time.perf_counter()
     served = serve(many, Engine(200_000, most_tokens=8192, prefixes=True), times, replicas=125, routing="by_cache")
-    return Row("work.speed_day", f"a day of the conversation trace ({len(many):,} requests) on 1,000 accelerators", time.perf_counter() - began, "s", "", None, None,
-               bar="<= 300", note=f"{int(served.done.sum()):,} served, mean TTFT {served.ttft_s.mean():.2f} s")  # fmt: skip
+    return Row(
+        "work.speed_day",
+        f"a day of the conversation trace ({len(many):,} requests) on 1,000 accelerators",
+        time.perf_counter() - began,
+        "s",
+        "",
+        None,
+        None,
+        bar="<= 300",
+        note=f"{int(served.done.sum()):,} served, mean TTFT {served.ttft_s.mean():.2f} s",
+    )

@@ -25,14 +25,23 @@ def pool_curve_svg(points: Sequence[Point]) -> str:
         "mean TTFT": ("#d62728", [float(point.served.ttft_s.mean()) for point in good], "{:.3g} s"),
     }
     step = (_WIDTH - 2 * _EDGE) / max(1, len(good) - 1)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="11">']
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="11">'
+    ]
     for row, (name, (colour, values, form)) in enumerate(lines.items()):
         most = max([*values, 1e-12])
-        places = [(_EDGE + step * at, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * value / most) for at, value in enumerate(values)]
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
+        places = [
+            (_EDGE + step * at, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * value / most)
+            for at, value in enumerate(values)
+        ]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{line}"/>')
         parts.append(f'<text x="{_EDGE}" y="{16 + 14 * row}" fill="{colour}">{name} (simulated)</text>')
-        parts += [f'<text x="{x:.1f}" y="{y - 5:.1f}" fill="{colour}" text-anchor="middle">{form.format(value)}</text>'
-                  for (x, y), value in zip(places, values, strict=True)]  # fmt: skip
+        parts += [
+            f'<text x="{x:.1f}" y="{y - 5:.1f}" fill="{colour}" text-anchor="middle">{form.format(value)}</text>'
+            for (x, y), value in zip(places, values, strict=True)
+        ]
     for at, point in enumerate(good):
         size = format_size(point.pool_bytes) if point.pool_bytes else "no pool"
         parts.append(f'<text x="{_EDGE + step * at:.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{size}</text>')
@@ -49,8 +58,17 @@ def serving_trace(served: Served, most: int = _MOST_STEPS) -> dict[str, Any]:
             if len(events) >= most:
                 break
             name = "decode" if tokens == decodes else "prompts and decodes" if decodes else "prompts"
-            events.append({"ph": "X", "name": name, "pid": number, "tid": 0, "ts": float(start) * 1e6, "dur": float(end - start) * 1e6,
-                           "args": {"tokens": int(tokens), "decodes": int(decodes)}})  # fmt: skip
+            events.append(
+                {
+                    "ph": "X",
+                    "name": name,
+                    "pid": number,
+                    "tid": 0,
+                    "ts": float(start) * 1e6,
+                    "dur": float(end - start) * 1e6,
+                    "args": {"tokens": int(tokens), "decodes": int(decodes)},
+                }
+            )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 

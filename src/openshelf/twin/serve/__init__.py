@@ -1,4 +1,4 @@
-"""Serving in virtual time: engines by their own rules, replicas, pools, traces; and how a pool's size would change it."""
+"""Serving in virtual time: engines by their own rules, replicas, pools, traces; and what a pool would bring."""
 
 from openshelf.twin.serve.curve import Point, PoolCosts, curve, hit_rate
 from openshelf.twin.serve.fitting import closed_form, fit_law, rows_of

@@ -1,4 +1,4 @@
-"""What a pool of which size would bring this traffic: hit rate, time to the first token, throughput and bytes by tier."""
+"""What a pool of which size would bring: hit rate, time to the first token, throughput and bytes by tier."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from openshelf.twin.serve.requests import Requests
 from openshelf.twin.serve.simulate import Engine, Pool, Routing, Served, serve
 
 
-def hit_rate(requests: Requests, blocks: int, *, block_bytes: int, fast_blocks: int | None = None, counted: int = 0, seed: int = 1) -> float:
-    """Of a pool that each request in turn asks and fills: blocks found, over blocks asked for, from request `counted` on."""
+def hit_rate(
+    requests: Requests,
+    blocks: int,
+    *,
+    block_bytes: int,
+    fast_blocks: int | None = None,
+    counted: int = 0,
+    seed: int = 1,
+) -> float:
+    """Of a pool that each request in turn asks and fills: blocks found, over blocks asked for, from request `counted`
+    on."""
     if not len(requests.ids):
         raise BadInput("the trace names no blocks (hash_ids): without them nobody can tell what prompts have in common")
     fast = blocks if fast_blocks is None else fast_blocks
@@ -23,8 +32,11 @@ def hit_rate(requests: Requests, blocks: int, *, block_bytes: int, fast_blocks: 
 
 @dataclass(frozen=True)
 class Point:
-    """One pool size. `hit_rate`: tokens of prompts that nobody computed again, found in engines' own blocks or in the pool; `pool_hit_rate`: of the
-    pool alone. Bytes by tier: read from it and written to it over the whole trace."""
+    """One pool size.
+
+    `hit_rate`: tokens of prompts that nobody computed again, found in engines' own blocks or in the pool;
+    `pool_hit_rate`: of the pool alone. Bytes by tier: read from it and written to it over the whole trace.
+    """
 
     pool_bytes: int
     fast_bytes: int
@@ -84,17 +96,37 @@ def curve(
         pool = None
         if blocks:
             pool = Pool(
-                blocks, fast, block_bytes, costs.token_bytes / costs.dram_bytes_per_s,
-                costs.token_bytes / costs.flash_bytes_per_s, costs.latency_s, parts,
-            )  # fmt: skip
+                blocks,
+                fast,
+                block_bytes,
+                costs.token_bytes / costs.dram_bytes_per_s,
+                costs.token_bytes / costs.flash_bytes_per_s,
+                costs.latency_s,
+                parts,
+            )
         served = serve(
-            requests, replace(engine, prefixes=True), times, replicas=replicas, routing=routing, entry_s=entry_s, clients=clients, pool=pool
+            requests,
+            replace(engine, prefixes=True),
+            times,
+            replicas=replicas,
+            routing=routing,
+            entry_s=entry_s,
+            clients=clients,
+            pool=pool,
         )
         counts = served.pool
         slow = counts["slow"]
-        made.append(Point(
-            size, min(size, costs.dram_bytes), float(served.plain().get("found_share", 0.0)), counts["found"] / max(1, counts["asked"]), served,
-            (counts["found"] - slow) * block_bytes, slow * block_bytes, (counts["stored"] + slow) * block_bytes, counts["demoted"] * block_bytes,
-        ))  # fmt: skip
+        made.append(
+            Point(
+                size,
+                min(size, costs.dram_bytes),
+                float(served.plain().get("found_share", 0.0)),
+                counts["found"] / max(1, counts["asked"]),
+                served,
+                (counts["found"] - slow) * block_bytes,
+                slow * block_bytes,
+                (counts["stored"] + slow) * block_bytes,
+                counts["demoted"] * block_bytes,
+            )
+        )
     return made
-

@@ -1,25 +1,38 @@
-"""A StepLaw from measured settings: least squares of logarithms in a closed form, with priors that keep shares physical.
+"""A StepLaw from measured settings: least squares of logarithms in a closed form, with priors on all constants.
 
-The closed form stands for a closed loop of clients: every step has as many decodes as there are clients, each of which
-also waits for the prompts of the others. What it leaves out (KV blocks that run out, the burst at the start) the engine's
-simulation has; such rows weigh nothing here.
+The closed form stands for a closed loop of clients: every step has as many decodes as there are clients, each of
+which also waits for the prompts of the others. What it leaves out (KV blocks that run out, the burst at the start)
+the engine's simulation has; such rows weigh nothing here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openshelf.errors import BadInput
 from openshelf.twin.serve.law import ENGINES, StepLaw
+from openshelf.twin.serve.model import BYTES
 from openshelf.twin.serve.settings import Setting
 from openshelf.twin.serve.work import Floats, Work, stack, work_of
 
-_SHARES = ("memory", "compute", "expert_memory", "expert_compute", "kv_memory", "attention", "links", "spread",
-           "operator_s", "reduce_s", "newer", "entry_base_s")  # fmt: skip
+_SHARES = (
+    "memory",
+    "compute",
+    "expert_memory",
+    "expert_compute",
+    "kv_memory",
+    "attention",
+    "links",
+    "spread",
+    "operator_s",
+    "reduce_s",
+    "newer",
+    "entry_base_s",
+)
 _TRUST = (4.0, 3.0, 4.0, 2.0, 4.0, 2.0, 2.0, 4.0, 1.0, 1.0, 2.0, 0.3)
 _BY_ENGINE = {"host_s": 0.3, "sequence_s": 0.2, "entry_s": 0.7}
 _ROUNDS = 30
@@ -47,7 +60,9 @@ class Rows:
 
 def rows_of(settings: Sequence[Setting]) -> Rows:
     if not settings:
-        raise BadInput("there are no measured settings to fit or to judge: the table has no row of a known model and machine")
+        raise BadInput(
+            "there are no measured settings to fit or to judge: the table has no row of a known model and machine"
+        )
     prompts = stack([work_of(each.model, each.device, each.plan) for each in settings])
     decodes = stack([work_of(each.model, each.device, each.decode_plan or each.plan) for each in settings])
     return Rows(
@@ -70,16 +85,10 @@ def kv_tokens(setting: Setting) -> float:
     plan, model = setting.decode_plan or setting.plan, setting.model
     kv_ranks = 1 if model.latent else min(plan.tensor, model.kv_heads)
     experts = model.expert_layers * model.experts * model.expert_parameters
-    dense = model.weight_bytes(plan.dtype) - experts * _bytes(model.expert_dtype or plan.dtype)
-    weights = dense / plan.tensor + experts * _bytes(model.expert_dtype or plan.dtype) / plan.accelerators
+    dense = model.weight_bytes(plan.dtype) - experts * BYTES[model.expert_dtype or plan.dtype]
+    weights = dense / plan.tensor + experts * BYTES[model.expert_dtype or plan.dtype] / plan.accelerators
     free = _USED * setting.device.memory_bytes - weights - _ACTIVATIONS
     return max(0.0, free) / (model.kv_bytes(plan.kv_dtype) / kv_ranks) * plan.attention_replicas
-
-
-def _bytes(dtype: str) -> float:
-    from openshelf.twin.serve.model import BYTES
-
-    return BYTES[dtype]
 
 
 def _fits(setting: Setting) -> bool:
@@ -94,7 +103,11 @@ def closed_form(law: StepLaw, rows: Rows) -> tuple[Floats, Floats]:
     context = rows.input_tokens + rows.output_tokens / 2
     host = np.array(law.host_s)[rows.engine] + np.array(law.sequence_s)[rows.engine] * clients
     step = law.dense(rows.decodes, clients) + law.decode(rows.decodes, clients, context) + host
-    prompt = law.dense(rows.prompts, rows.input_tokens) + law.prefill(rows.prompts, rows.input_tokens, 0.0) - law.steady(rows.prompts)
+    prompt = (
+        law.dense(rows.prompts, rows.input_tokens)
+        + law.prefill(rows.prompts, rows.input_tokens, 0.0)
+        - law.steady(rows.prompts)
+    )
     tpot = step + np.where(rows.split, 0.0, prompt * (clients - 1) / rows.output_tokens)
     cycle = rows.output_tokens * tpot + prompt
     wave = rows.concurrency / np.where(rows.split, rows.sides[:, 0], 1.0)
@@ -126,11 +139,13 @@ def fit_law(rows: Rows, chosen: NDArray[np.bool_]) -> StepLaw:
 
     def off(values: Floats) -> Floats:
         ttft, tpot = closed_form(_law(values), subset)
-        return np.concatenate([
-            _bounded(np.log(tpot / subset.tpot_s), 0.15),
-            0.5 * _bounded(np.log(ttft / subset.ttft_s), 0.3),
-            trust * (values - start),
-        ])  # fmt: skip
+        return np.concatenate(
+            [
+                _bounded(np.log(tpot / subset.tpot_s), 0.15),
+                0.5 * _bounded(np.log(ttft / subset.ttft_s), 0.3),
+                trust * (values - start),
+            ]
+        )
 
     values, damping = start.copy(), 1e-2
     residual = off(values)
@@ -148,8 +163,5 @@ def fit_law(rows: Rows, chosen: NDArray[np.bool_]) -> StepLaw:
 
 def _bounded(error: Floats, beyond: float) -> Floats:
     """Rows that are far off, for reasons that the table does not say, pull less."""
-    return error / np.sqrt(np.sqrt(1 + (error / beyond) ** 2))
-
-
-def with_errors(law: StepLaw, **errors: float) -> StepLaw:
-    return replace(law, errors=errors)
+    pulled: Floats = error / np.sqrt(np.sqrt(1 + (error / beyond) ** 2))
+    return pulled

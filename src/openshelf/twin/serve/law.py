@@ -1,13 +1,13 @@
 """StepLaw: a few constants that turn Work into seconds of an engine's step.
 
-Shares of what is sold (bandwidth, operations, links), a time for each kernel and each all-reduce, and each engine's host
-time. They are fitted on measured serving settings (fitting.py); those that come with the package are in law.yaml, with
-their error. Where two limits meet, the time is their norm of power 3, near to the larger.
+Shares of what is sold (bandwidth, operations, links), a time for each kernel and each all-reduce, and each engine's
+host time. They are fitted on measured serving settings (fitting.py); those that come with the package are in
+law.yaml, with their error. Where two limits meet, the time is their norm of power 3, near to the larger.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ class StepLaw:
         return work.prefill_s * tokens * seen / self.attention
 
     def entry(self, work: Work, engine: Any) -> Any:
-        """From a request's arrival to its first step: outside of the accelerator, but longer where a step has more kernels."""
+        """From a request's arrival to its first step: outside of the accelerator, but longer where a step has more
+        kernels."""
         return self.entry_base_s + work.operators * np.array(self.entry_s)[engine]
 
 
@@ -80,5 +81,5 @@ def _both(one: Any, other: Any) -> Any:
 def shipped() -> StepLaw:
     """The constants that come with the package."""
     plain: dict[str, Any] = yaml.safe_load(_FILE.read_text())
-    known = {each.name for each in fields(StepLaw)}
-    return StepLaw(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items() if key in known})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    return StepLaw(**values)

@@ -23,7 +23,10 @@ BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4":
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Sizes of a transformer. `experts` 0: dense. `latent` > 0: multi-head latent attention of that rank, without rope."""
+    """Sizes of a transformer.
+
+    `experts` 0: dense. `latent` > 0: multi-head latent attention of that rank, without rope.
+    """
 
     name: str
     layers: int
@@ -55,7 +58,12 @@ class ServedModel:
             full = self.heads * (self.head_dim + self.rope_dim)
             query = self.hidden * self.query_rank + self.query_rank * full if self.query_rank else self.hidden * full
             keys = self.hidden * (self.latent + self.rope_dim)
-            return query + keys + self.latent * self.heads * (self.head_dim + self.value_dim) + self.heads * self.value_dim * self.hidden
+            return (
+                query
+                + keys
+                + self.latent * self.heads * (self.head_dim + self.value_dim)
+                + self.heads * self.value_dim * self.hidden
+            )
         query, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return self.hidden * (query + 2 * keys) + query * self.hidden
 
@@ -77,7 +85,11 @@ class ServedModel:
 
     @property
     def parameters(self) -> int:
-        return self.dense_parameters + self.expert_layers * self.experts * self.expert_parameters + 2 * self.hidden * self.vocabulary
+        return (
+            self.dense_parameters
+            + self.expert_layers * self.experts * self.expert_parameters
+            + 2 * self.hidden * self.vocabulary
+        )
 
     @property
     def kv_numbers(self) -> int:
@@ -93,7 +105,8 @@ class ServedModel:
         return count
 
     def weight_bytes(self, dtype: str) -> float:
-        """In all, with linear layers and experts in the given dtype unless the model says otherwise; embeddings in bfloat16."""
+        """In all, with linear layers and experts in the given dtype unless the model says otherwise; embeddings in
+        bfloat16."""
         linear, expert = BYTES[self.linear_dtype or dtype], BYTES[self.expert_dtype or dtype]
         experts = self.expert_layers * self.experts * self.expert_parameters
         return self.dense_parameters * linear + experts * expert + 2 * self.hidden * self.vocabulary * 2.0
@@ -128,7 +141,9 @@ def model_of(config: dict[str, Any], name: str = "") -> ServedModel:
         hidden=hidden,
         heads=heads,
         kv_heads=_number(config, "num_key_value_heads", default=heads),
-        head_dim=_number(config, "qk_nope_head_dim", default=128) if latent else _number(config, "head_dim", default=hidden // heads),
+        head_dim=_number(config, "qk_nope_head_dim", default=128)
+        if latent
+        else _number(config, "head_dim", default=hidden // heads),
         feed_forward=feed_forward,
         vocabulary=_number(config, "vocab_size"),
         experts=experts,
@@ -145,9 +160,11 @@ def model_of(config: dict[str, Any], name: str = "") -> ServedModel:
         query_norm=bool(config.get("qk_norm", str(config.get("model_type", "")).startswith("qwen3"))),
         linear_dtype=str(config.get("linear_dtype", "")),
         expert_dtype=str(config.get("expert_dtype", "")),
-    )  # fmt: skip
+    )
     if experts and not 0 < model.experts_used <= experts:
-        raise BadInput(f"a model of {experts} experts uses {model.experts_used} of them for a token; expected 1 to {experts}")
+        raise BadInput(
+            f"a model of {experts} experts uses {model.experts_used} of them for a token; expected 1 to {experts}"
+        )
     return model
 
 
@@ -170,7 +187,12 @@ def find_model(name: str) -> ServedModel:
             raise BadInput(f"there is no file {file}: give a transformers config.json")
         return model_of(json.loads(file.read_text()), file.parent.name if file.name == "config.json" else file.stem)
     short = name.rsplit("/", 1)[-1].lower()
-    fits = [(len(begin), preset) for preset, each in _presets().items() for begin in each["match"] if short.startswith(begin)]
+    fits = [
+        (len(begin), preset)
+        for preset, each in _presets().items()
+        for begin in each["match"]
+        if short.startswith(begin)
+    ]
     if not fits:
         raise UnknownName(f"there is no model {name!r}; give a config.json, or one of {', '.join(_presets())}")
     preset = max(fits)[1]

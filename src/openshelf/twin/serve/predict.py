@@ -1,4 +1,4 @@
-"""A measured setting run in virtual time: a closed loop of clients, ten requests each, all of them beginning at once."""
+"""A measured setting run in virtual time: a closed loop of clients, ten requests each, that begin at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Predicted:
 
 
 def predict(setting: Setting, law: StepLaw, seed: int = 0) -> Predicted:
-    """Mean seconds to the first token and for each one after it. Raises NoRoom where a request does not fit in memory."""
+    """Mean seconds to the first token and for each one after it.
+
+    Raises NoRoom where a request does not fit in memory.
+    """
     clients = setting.concurrency
     count = max(2 * clients, min(_EACH * clients, round(_MOST_TOKENS / setting.output_tokens)))
     ranges = [(each / LENGTHS * 0.8, each / LENGTHS) for each in (setting.input_tokens, setting.output_tokens)]
@@ -45,9 +48,16 @@ def predict(setting: Setting, law: StepLaw, seed: int = 0) -> Predicted:
         decode_work = work_of(setting.model, setting.device, setting.decode_plan)
         per_token = setting.model.kv_bytes(setting.plan.kv_dtype) / HAND_OVER_BYTES_PER_S
         served = serve(
-            requests, Engine(max(blocks, 1 << 16), _BLOCK, _CHUNK, under_way=1), times, clients=clients, entry_s=entry, replicas=setting.prefill_workers,
-            decode_engine=engine, decode_times=times_of_law(law, decode_work, setting.engine), decode_replicas=setting.decode_workers,
+            requests,
+            Engine(max(blocks, 1 << 16), _BLOCK, _CHUNK, under_way=1),
+            times,
+            clients=clients,
+            entry_s=entry,
+            replicas=setting.prefill_workers,
+            decode_engine=engine,
+            decode_times=times_of_law(law, decode_work, setting.engine),
+            decode_replicas=setting.decode_workers,
             hand_over_s_token=per_token / max(1, setting.plan.tensor),
-        )  # fmt: skip
+        )
     plain = served.plain()
     return Predicted(float(np.mean(served.ttft_s)), float(np.mean(served.tpot_s)), float(plain["output_tokens_per_s"]))

@@ -1,8 +1,8 @@
 """Requests: what arrives, when, how long, and which blocks of its prompt others have, too.
 
-From traces (Mooncake's JSON lines with `hash_ids`, any JSON lines or CSV with a time and two lengths), or drawn by a law of
-arrivals. A trace with holes (lines that say nothing of a time or a length, times that go back) is read as far as it goes, and
-says so.
+From traces (Mooncake's JSON lines with `hash_ids`, any JSON lines or CSV with a time and two lengths), or drawn by a
+law of arrivals. A trace with holes (lines that say nothing of a time or a length, times that go back) is read as far
+as it goes, and says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ class Requests:
             arrives_s=np.concatenate([self.arrives_s + gap * at for at in range(times)]),
             input_tokens=np.tile(self.input_tokens, times),
             output_tokens=np.tile(self.output_tokens, times),
-            ids_at=np.concatenate([*(self.ids_at[:-1] + np.uint64(count * at) for at in range(times)), [np.uint64(count * times)]]),
+            ids_at=np.concatenate(
+                [*(self.ids_at[:-1] + np.uint64(count * at) for at in range(times)), [np.uint64(count * times)]]
+            ),
             ids=np.concatenate([self.ids + each * np.uint32(at) for at in range(times)]),
         )
 
@@ -71,24 +74,41 @@ class Requests:
 
     def first(self, count: int) -> Requests:
         end = int(self.ids_at[min(count, len(self))])
-        return replace(self, arrives_s=self.arrives_s[:count], input_tokens=self.input_tokens[:count], output_tokens=self.output_tokens[:count],
-                       ids_at=self.ids_at[: count + 1], ids=self.ids[:end])  # fmt: skip
+        return replace(
+            self,
+            arrives_s=self.arrives_s[:count],
+            input_tokens=self.input_tokens[:count],
+            output_tokens=self.output_tokens[:count],
+            ids_at=self.ids_at[: count + 1],
+            ids=self.ids[:end],
+        )
 
 
 def made_of(arrives_s: Iterable[float], input_tokens: Iterable[float], output_tokens: Iterable[float]) -> Requests:
     """Requests that have no block in common."""
     times = np.asarray(list(arrives_s), dtype=np.float64)
-    lengths = [np.asarray(list(each), dtype=np.float64).round().astype(np.uint32) for each in (input_tokens, output_tokens)]
+    lengths = [
+        np.asarray(list(each), dtype=np.float64).round().astype(np.uint32) for each in (input_tokens, output_tokens)
+    ]
     return Requests(times, lengths[0], lengths[1], np.zeros(len(times) + 1, np.uint64), np.zeros(0, np.uint32))
 
 
 def drawn(
-    count: int, rate: float, input_tokens: tuple[float, float], output_tokens: tuple[float, float], *, burstiness: float = 1.0, seed: int = 0
+    count: int,
+    rate: float,
+    input_tokens: tuple[float, float],
+    output_tokens: tuple[float, float],
+    *,
+    burstiness: float = 1.0,
+    seed: int = 0,
 ) -> Requests:
-    """Gamma arrivals (burstiness 1: Poisson; 0: evenly spaced; the variation of gaps otherwise), lengths evenly from ranges; rate 0: all at once."""
+    """Gamma arrivals (burstiness 1: Poisson; 0: evenly spaced; the variation of gaps otherwise), lengths evenly from
+    ranges; rate 0: all at once."""
     random = np.random.default_rng(seed)
     if rate < 0 or burstiness < 0 or count < 1:
-        raise BadInput(f"{count} requests at {rate:g} a second with burstiness {burstiness:g}: give 1 or more, and nothing below 0")
+        raise BadInput(
+            f"{count} requests at {rate:g} a second with burstiness {burstiness:g}: give 1 or more, and nothing below 0"
+        )
     if rate == 0:
         gaps = np.zeros(count)
     elif burstiness == 0:
@@ -148,13 +168,14 @@ def _made(rows: list[tuple[int, Mapping[str, Any]]], path: Path) -> Requests:
     if bad:
         some = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         holes.append(f"{len(bad)} of {len(rows)} lines have no time or no lengths and are left out: {some}")
-    if any(later[0] < earlier[0] for earlier, later in zip(good, good[1:], strict=False)):
+    if any(later[0] < earlier[0] for earlier, later in pairwise(good)):
         holes.append("times go back: requests are taken in order of time")
         good.sort(key=lambda each: each[0])
     start = good[0][0]
     gaps = np.diff([each[0] for each in good])
     if len(gaps) > 20 and gaps.max() > 60 and gaps.max() > 100 * max(gaps.mean(), 1e-9):
-        holes.append(f"nothing arrives for {gaps.max():.0f} s after {good[int(gaps.argmax())][0] - start:.0f} s: is a part of the trace missing?")
+        after = good[int(gaps.argmax())][0] - start
+        holes.append(f"nothing arrives for {gaps.max():.0f} s after {after:.0f} s: is a part of the trace missing?")
     numbers: dict[int, int] = {}
     ids = [numbers.setdefault(each, len(numbers)) for row in good for each in row[3]]
     counts = np.cumsum([0, *(len(row[3]) for row in good)])

@@ -1,15 +1,15 @@
 """Measured serving settings: rows of end-to-end measurements, one for each setting, read from AIConfigurator's columns.
 
-Two traps of that table are dealt with here. Where experts are cut both ways among the same accelerators, `tp` holds the
-product of both degrees (64 on a node of 8). Settings that are measured several times differ in what the table does not
-say: their medians are one setting.
+Two traps of that table are dealt with here. Where experts are cut both ways among the same accelerators, `tp` holds
+the product of both degrees (64 on a node of 8). Settings that are measured several times differ in what the table
+does not say: their medians are one setting.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -47,11 +47,16 @@ class Setting:
 
     @property
     def case(self) -> str:
-        cut = f"tp{self.plan.tensor}" + (f" dp{self.plan.attention_replicas}" if self.plan.attention_replicas > 1 else "")
+        cut = f"tp{self.plan.tensor}" + (
+            f" dp{self.plan.attention_replicas}" if self.plan.attention_replicas > 1 else ""
+        )
         if self.decode_plan:
-            cut = f"{self.prefill_workers} x {cut} + {self.decode_workers} x tp{self.decode_plan.tensor} dp{self.decode_plan.attention_replicas}"
+            other = self.decode_plan
+            decodes = f"{self.decode_workers} x tp{other.tensor} dp{other.attention_replicas}"
+            cut = f"{self.prefill_workers} x {cut} + {decodes}"
         lengths = f"{self.input_tokens / LENGTHS:.0f}/{self.output_tokens / LENGTHS:.0f}"
-        return f"{self.name}, {self.device.name}, {self.engine}, {self.plan.dtype}, {cut}, {lengths}, {self.concurrency} at once"
+        where = f"{self.name}, {self.device.name}, {self.engine}, {self.plan.dtype}"
+        return f"{where}, {cut}, {lengths}, {self.concurrency} at once"
 
 
 def _whole(row: dict[str, str], name: str, default: int = 1) -> int:
@@ -79,8 +84,19 @@ def read_settings(path: Path) -> tuple[list[Setting], list[str]]:
             except (UnknownName, BadInput) as why:
                 refused.append(f"line {number}: {why}")
                 continue
-            key = (found.name, found.device.name, found.engine, found.plan, found.decode_plan, found.prefill_workers, found.decode_workers,
-                   found.concurrency, found.input_tokens, found.output_tokens, found.origin)  # fmt: skip
+            key = (
+                found.name,
+                found.device.name,
+                found.engine,
+                found.plan,
+                found.decode_plan,
+                found.prefill_workers,
+                found.decode_workers,
+                found.concurrency,
+                found.input_tokens,
+                found.output_tokens,
+                found.origin,
+            )
             groups[key].append(found)
     made = []
     for same in groups.values():
@@ -90,8 +106,6 @@ def read_settings(path: Path) -> tuple[list[Setting], list[str]]:
 
 
 def _with_times(one: Setting, ttft_s: float, tpot_s: float, repeats: int) -> Setting:
-    from dataclasses import replace
-
     return replace(one, ttft_s=ttft_s, tpot_s=tpot_s, repeats=repeats)
 
 
@@ -102,12 +116,21 @@ def _setting(row: dict[str, str]) -> Setting:
     split = row["mode"] == "disagg"
     first = "prefill_" if split else ""
     made = Setting(
-        row["model"], model, device, engine, plan_of(row, row["system"], engine, first), _whole(row, "concurrency"),
-        float(row["isl"]) * LENGTHS, float(row["osl"]) * LENGTHS, float(row["ttft_ms"]) / 1e3, float(row["tpot_ms"]) / 1e3,
+        row["model"],
+        model,
+        device,
+        engine,
+        plan_of(row, row["system"], engine, first),
+        _whole(row, "concurrency"),
+        float(row["isl"]) * LENGTHS,
+        float(row["osl"]) * LENGTHS,
+        float(row["ttft_ms"]) / 1e3,
+        float(row["tpot_ms"]) / 1e3,
         decode_plan=plan_of(row, row["system"], engine, "decode_") if split else None,
-        prefill_workers=_whole(row, "prefill_num_workers"), decode_workers=_whole(row, "decode_num_workers"),
+        prefill_workers=_whole(row, "prefill_num_workers"),
+        decode_workers=_whole(row, "decode_num_workers"),
         origin=row.get("origin", ""),
-    )  # fmt: skip
+    )
     made.plan.check(model)
     if made.decode_plan:
         made.decode_plan.check(model)

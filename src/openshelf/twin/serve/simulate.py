@@ -20,7 +20,10 @@ ROUTINGS: tuple[Routing, ...] = ("in_turn", "least_load", "by_cache")
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine's rules, in vLLM's terms. `blocks`: KV blocks of a replica. `under_way` 2: the next step is planned while one runs."""
+    """An engine's rules, in vLLM's terms.
+
+    `blocks`: KV blocks of a replica. `under_way` 2: the next step is planned while one runs.
+    """
 
     blocks: int
     block_tokens: int = 16
@@ -39,7 +42,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Pool:
-    """A KV pool of all replicas, or `parts` of it; `fast_blocks` are in the first tier. Seconds of a token by tier, over a replica's link."""
+    """A KV pool of all replicas, or `parts` of it; `fast_blocks` are in the first tier.
+
+    Seconds of a token by tier, over a replica's link.
+    """
 
     blocks: int
     fast_blocks: int
@@ -52,7 +58,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Served:
-    """Columns of the requests, and of replicas and pool what they did. A request that was never served has `first_s` -1."""
+    """Columns of the requests, and of replicas and pool what they did.
+
+    A request that was never served has `first_s` -1.
+    """
 
     arrives_s: Floats
     first_s: Floats
@@ -91,7 +100,9 @@ class Served:
     def goodput(self, ttft_s: float, tpot_s: float) -> float:
         """Requests a second that keep both."""
         done = self.done
-        each = np.where(self.output_tokens > 1, (self.last_s - self.first_s) / np.maximum(self.output_tokens - 1.0, 1.0), 0.0)
+        each = np.where(
+            self.output_tokens > 1, (self.last_s - self.first_s) / np.maximum(self.output_tokens - 1.0, 1.0), 0.0
+        )
         kept = done & (self.first_s - self.arrives_s <= ttft_s) & (each <= tpot_s)
         return float(kept.sum()) / self.span_s if self.span_s else 0.0
 
@@ -136,27 +147,65 @@ def serve(
     hand_over_s_token: float = 0.0,
     record: bool = False,
 ) -> Served:
-    """Runs all requests. With `clients`, so many wait for their answers before they ask again, and times of arrival are of the first ones only."""
+    """Runs all requests.
+
+    With `clients`, so many wait for their answers before they ask again, and times of arrival are of the first ones
+    only.
+    """
     if not len(requests):
         raise BadInput("there are no requests to serve")
     if replicas < 1 or routing not in ROUTINGS or clients < 0 or decode_replicas < 0:
-        raise BadInput(f"{replicas} replicas, {decode_replicas} for decodes, {clients} clients, routing {routing!r}: expected at least one replica, nothing below 0, "
-                       f"and {', '.join(ROUTINGS)}")  # fmt: skip
+        raise BadInput(
+            f"{replicas} replicas, {decode_replicas} for decodes, {clients} clients, routing {routing!r}: "
+            f"expected at least one replica, nothing below 0, "
+            f"and {', '.join(ROUTINGS)}"
+        )
     longest = int((requests.input_tokens.astype(np.int64) + requests.output_tokens).max())
     for each in (engine, decode_engine or engine):
         if each.blocks * each.block_tokens < longest:
             raise NoRoom(
-                f"a request of {longest:,} tokens needs {-(-longest // each.block_tokens):,} KV blocks; a replica has {each.blocks:,}: "
+                f"a request of {longest:,} tokens needs {-(-longest // each.block_tokens):,} KV blocks; "
+                f"a replica has {each.blocks:,}: "
                 "give more memory, fewer bytes of KV a token, or more accelerators a replica"
             )
     shape = pool or Pool(0, 0, 1, 0.0)
     found = _core.serve(
-        np.ascontiguousarray(requests.arrives_s), requests.input_tokens, requests.output_tokens, requests.ids_at, requests.ids,
-        engine.native(), times, replicas, (decode_engine or engine).native(), decode_times or times, decode_replicas,
-        ROUTINGS.index(routing), clients, think_s, entry_s, requests.block_tokens, shape.parts if pool else 0, shape.blocks, shape.fast_blocks,
-        shape.block_bytes, shape.fetch_s, shape.fast_s_token, shape.slow_s_token, hand_over_s, hand_over_s_token, record,
-    )  # fmt: skip
+        np.ascontiguousarray(requests.arrives_s),
+        requests.input_tokens,
+        requests.output_tokens,
+        requests.ids_at,
+        requests.ids,
+        engine.native(),
+        times,
+        replicas,
+        (decode_engine or engine).native(),
+        decode_times or times,
+        decode_replicas,
+        ROUTINGS.index(routing),
+        clients,
+        think_s,
+        entry_s,
+        requests.block_tokens,
+        shape.parts if pool else 0,
+        shape.blocks,
+        shape.fast_blocks,
+        shape.block_bytes,
+        shape.fetch_s,
+        shape.fast_s_token,
+        shape.slow_s_token,
+        hand_over_s,
+        hand_over_s_token,
+        record,
+    )
     return Served(
-        found["arrives"], found["first"], found["last"], requests.output_tokens, requests.input_tokens, found["found"], found["fetched"],
-        found["preempted"], found["replicas"], found["pool"],
-    )  # fmt: skip
+        found["arrives"],
+        found["first"],
+        found["last"],
+        requests.output_tokens,
+        requests.input_tokens,
+        found["found"],
+        found["fetched"],
+        found["preempted"],
+        found["replicas"],
+        found["pool"],
+    )

@@ -1,7 +1,7 @@
 """Many scenarios at once: a grid of fields, in parallel, resumable; and which of their differences are shown at all.
 
-Each figure has the error of its kind, as measured on settings that were not fitted. Two scenarios that differ by less are
-not told apart: "no difference shown".
+Each figure has the error of its kind, as measured on settings that were not fitted. Two scenarios that differ by less
+are not told apart: "no difference shown".
 """
 
 from __future__ import annotations
@@ -43,8 +43,18 @@ def grid(first: Scenario, axes: Mapping[str, Sequence[Any]]) -> list[Scenario]:
     return [replace(first, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
 
 
-def sweep(scenarios: Sequence[Scenario], requests: Requests, *, jobs: int = 1, done: Path | None = None, slo: tuple[float, float] | None = None) -> Iterator[Outcome]:
-    """In the order of the scenarios. `done`: JSON lines, to which each outcome is added, and from which those that are there are taken."""
+def sweep(
+    scenarios: Sequence[Scenario],
+    requests: Requests,
+    *,
+    jobs: int = 1,
+    done: Path | None = None,
+    slo: tuple[float, float] | None = None,
+) -> Iterator[Outcome]:
+    """In the order of the scenarios.
+
+    `done`: JSON lines, to which each outcome is added, and from which those that are there are taken.
+    """
     known: dict[str, Outcome] = {}
     if done is not None and done.exists():
         for line in done.read_text().splitlines():
@@ -73,7 +83,17 @@ def sweep(scenarios: Sequence[Scenario], requests: Requests, *, jobs: int = 1, d
 
 
 def _key(scenario: Scenario, requests: Requests, slo: tuple[float, float] | None) -> str:
-    return json.dumps([scenario.plain(), len(requests), requests.span_s, int(requests.input_tokens.sum()), int(requests.output_tokens.sum()), slo], sort_keys=True)
+    return json.dumps(
+        [
+            scenario.plain(),
+            len(requests),
+            requests.span_s,
+            int(requests.input_tokens.sum()),
+            int(requests.output_tokens.sum()),
+            slo,
+        ],
+        sort_keys=True,
+    )
 
 
 def error_of(figure: str) -> float:

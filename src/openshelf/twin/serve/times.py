@@ -1,8 +1,8 @@
 """Tables of step times for the native engine: of a law, or of kernels that were measured on the machine itself.
 
-Measured kernels (LLMServingSim's columns): dense layers by tokens, the head and the sampler by sequences, attention by the
-tokens of prompts in a step, those before them, sequences that decode, and their context. Decodes take longer in a step that
-also has prompts, so that part has a table of its own, of all four.
+Measured kernels (LLMServingSim's columns): dense layers by tokens, the head and the sampler by sequences, attention
+by the tokens of prompts in a step, those before them, sequences that decode, and their context. Decodes take longer
+in a step that also has prompts, so that part has a table of its own, of all four.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def times_of_law(law: StepLaw, work: Work, engine: str, graphs: Sequence[int] = 
     return made
 
 
-def times_of_kernels(folder: Path, model: ServedModel, graphs: Sequence[int] = (), host_s: float = 0.0, tensor: int = 1) -> _core.StepTimes:
+def times_of_kernels(
+    folder: Path, model: ServedModel, graphs: Sequence[int] = (), host_s: float = 0.0, tensor: int = 1
+) -> _core.StepTimes:
     """What a machine's own kernels say: `kernels_tpN_{dense,per_sequence,attention}.csv` of a folder."""
     dense = _columns(folder / f"kernels_tp{tensor}_dense.csv", "layer", "tokens")
     one = _columns(folder / f"kernels_tp{tensor}_per_sequence.csv", "layer", "sequences")
@@ -78,8 +80,12 @@ def _along(times: dict[float, float], at: Floats) -> Floats:
 
 def _set_attention(made: _core.StepTimes, path: Path, layers: int) -> None:
     with path.open(newline="") as file:
-        rows = np.array([[float(row[name]) for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")]
-                         for row in csv.DictReader(file)])  # fmt: skip
+        rows = np.array(
+            [
+                [float(row[name]) for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")]
+                for row in csv.DictReader(file)
+            ]
+        )
     prompts, decodes = rows[(rows[:, 2] == 0)], rows[rows[:, 0] == 0]
     both = rows[(rows[:, 0] > 0) & (rows[:, 2] > 0)]
     scale = 1e-6 * layers

@@ -37,9 +37,13 @@ class Plan:
 
     def check(self, model: ServedModel) -> None:
         if self.tensor < 1 or self.attention_replicas < 1:
-            raise BadInput(f"a replica of {self.tensor} x {self.attention_replicas} accelerators: give at least 1 of each")
+            raise BadInput(
+                f"a replica of {self.tensor} x {self.attention_replicas} accelerators: give at least 1 of each"
+            )
         if model.heads % self.tensor:
-            raise BadInput(f"{model.name} has {model.heads} heads, which {self.tensor} accelerators cannot share: give a divisor")
+            raise BadInput(
+                f"{model.name} has {model.heads} heads, which {self.tensor} accelerators cannot share: give a divisor"
+            )
         for dtype in (self.dtype, self.kv_dtype):
             if dtype not in BYTES:
                 raise BadInput(f"dtype {dtype!r} is none of {', '.join(BYTES)}")
@@ -78,7 +82,11 @@ def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
     linear, expert = model.linear_dtype or plan.dtype, model.expert_dtype or plan.dtype
     dense = model.dense_parameters / tensor
     head = model.hidden * model.vocabulary / tensor
-    expert_rate = half if expert == "mxfp4" and "nvfp4" not in device.flop_per_s else device.peak("nvfp4" if expert == "mxfp4" else expert)
+    expert_rate = (
+        half
+        if expert == "mxfp4" and "nvfp4" not in device.flop_per_s
+        else device.peak("nvfp4" if expert == "mxfp4" else expert)
+    )
     chosen = model.expert_layers * model.expert_parameters
     kv_ranks = 1 if model.latent else min(tensor, model.kv_heads)
     if model.latent:
