@@ -117,7 +117,9 @@ private:
             fetch(request, replica, event.time);
         }
         engines_[replica].add(event.request, request, decode_only);
-        if (!engines_[replica].waits()) go_on(replica, event.time);  // at once, or when it is ready
+        if (engines_[replica].waits() || wake_[replica] == event.time) return;
+        wake_[replica] = event.time;             // after all that arrive now
+        add(event.time, replica, ANY);
     }
 
     void go_on(u32 replica, double now) {

@@ -125,7 +125,8 @@ def _law(values: Floats) -> StepLaw:
 
 def _values(law: StepLaw) -> Floats:
     rest = [value for name in _BY_ENGINE for value in getattr(law, name)]
-    return np.log(np.array([*(getattr(law, name) for name in _SHARES), *rest]))
+    found: Floats = np.log(np.array([*(getattr(law, name) for name in _SHARES), *rest]))
+    return found
 
 
 def fit_law(rows: Rows, chosen: NDArray[np.bool_]) -> StepLaw:
