@@ -13,11 +13,14 @@ from pathlib import Path
 
 from kit.data import DATA
 from kit.side_by_side import Report, Row
-from work import operators, speed, training
+from work import operators, serving, serving_logs, serving_pool, speed, training
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "operators": operators.rows,
     "training": training.rows,
+    "logs": serving_logs.rows,
+    "serving": serving.rows,
+    "pool": serving_pool.rows,
     "speed": speed.rows,
 }
 

@@ -15,11 +15,12 @@ namespace coherence { using namespace space; using namespace faults; using names
 namespace tiers { using namespace space; using namespace faults; }
 namespace engine { using namespace space; using namespace faults; using namespace tiers; }
 namespace kv { using namespace space; using namespace tiers; using namespace rpc; }
+namespace serving { using namespace space; using namespace tiers; using namespace kv; }
 namespace tables { using namespace space; using namespace tiers; }
 namespace stream {}
 namespace flow {}
 namespace measure {}
-namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace tables; using namespace stream; using namespace flow; using namespace measure; }
+namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace serving; using namespace tables; using namespace stream; using namespace flow; using namespace measure; }
 namespace test { using namespace bind; }
 
 }  // namespace osf

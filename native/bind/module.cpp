@@ -25,6 +25,7 @@ void bind_device(nb::module_& m);
 void bind_stream(nb::module_& m);
 void bind_flow(nb::module_& m);
 void bind_tables(nb::module_& m);
+void bind_serving(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -87,4 +88,5 @@ NB_MODULE(_core, m) {
     osf::bind::bind_stream(m);
     osf::bind::bind_flow(m);
     osf::bind::bind_tables(m);
+    osf::bind::bind_serving(m);
 }

@@ -114,6 +114,7 @@ public:
     KvAudit audit();
     void check_usable() const;
     void need_write() const;
+    void seed(u64 value) { random_ = value; }                // of the samples that this process draws: a simulation can be run again
 
     KvEntry& entry(u32 slot) const { return entries_[slot]; }
     u32* tokens(u32 slot) const { return tokens_ + u64(slot) * head_->block_tokens; }

@@ -626,3 +626,59 @@ def loopback_round_trips(nbytes: int, repetitions: int) -> list[float]: ...
 def loopback_stream(nbytes: int, chunk_bytes: int) -> float: ...
 def serve_replies(fd: int, address: int, nbytes: int) -> None: ...
 def time_replies(fd: int, address: int, nbytes: int, chunk: int, repetitions: int, spin_us: int = 0) -> list[float]: ...
+
+# serving in virtual time
+
+class StepTimes:
+    """Tables of seconds: dense, sampling by one axis, prefill, decode by two, mixed by four; the last one fastest."""
+
+    graphs: list[int]
+    host_s: float
+    host_sequence_s: float
+    eager_s: float
+    def __init__(self) -> None: ...
+    def set(self, name: str, axes: list[list[float]], table: Any) -> None: ...
+    def seconds(self, prompts: list[tuple[int, int]], decodes: int, context: float) -> float: ...
+
+class EngineRules:
+    block_tokens: int
+    blocks: int
+    most_tokens: int
+    most_sequences: int
+    under_way: int
+    whole: bool
+    mix: bool
+    prefixes: bool
+    def __init__(self) -> None: ...
+
+def serve(
+    arrives: Any,
+    input: Any,
+    output: Any,
+    ids_at: Any,
+    ids: Any,
+    rules: EngineRules,
+    times: StepTimes,
+    replicas: int,
+    decode_rules: EngineRules,
+    decode_times: StepTimes,
+    decode_replicas: int,
+    routing: int,
+    clients: int,
+    think_s: float,
+    entry_s: float,
+    id_tokens: int,
+    pools: int,
+    pool_slots: int,
+    pool_fast: int,
+    block_bytes: int,
+    fetch_s: float,
+    fast_s_token: float,
+    slow_s_token: float,
+    hand_over_s: float,
+    hand_over_s_token: float,
+    record: bool,
+) -> dict[str, Any]: ...
+def replay_pool(
+    slots: int, fast: int, block_bytes: int, ids_at: Any, ids: Any, counted: int = 0, seed: int = 1
+) -> tuple[int, int, int, int, int, int]: ...

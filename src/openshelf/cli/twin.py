@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from openshelf.cli import _twin_ops, _twin_train
 from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._twin_serve import add_serve
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
@@ -27,6 +28,7 @@ examples:
   openshelf twin train dgx-h100-ib --model llama3.1-8b --batch 256 --tp 2 --dp 128
   openshelf twin search dgx-h100-ib --model gpt3-175b --batch 512
   openshelf twin ops show h100_sxm --op gemm --shape m=4096,n=4096,k=4096
+  openshelf twin serve --trace mine.jsonl --model config.json --fabric dgx-h100-ib --tensor 8 --dtype fp8
 
 More: docs/twin.md, docs/workloads.md."""
 
@@ -53,6 +55,7 @@ def add(commands: Any) -> None:
     several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
     add_files(several, "fabrics", nargs="+", metavar="FABRIC", help=_NAME)
     several.set_defaults(run=run_compare)
+    add_serve(parts)
     for each in (one, several):
         each.add_argument("--collective", default="all_reduce", metavar="KIND",
                           help="all_reduce (default), reduce_scatter, all_gather, all_to_all, broadcast")  # fmt: skip

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from openshelf.show.metrics import host_metrics, kv_metrics, space_metrics, tier_metrics
     from openshelf.show.plan import plan_svg
     from openshelf.show.same_wires import same_wires_svg
+    from openshelf.show.serving import pool_curve_svg, write_serving_trace
     from openshelf.show.tiers import keeper_runs, rates, tier_lines, tier_view
     from openshelf.show.trace import write_trace
     from openshelf.show.twin_trace import write_run_trace
@@ -21,6 +22,7 @@ _LATER = {
     "metrics": ("host_metrics", "kv_metrics", "space_metrics", "tier_metrics"),
     "plan": ("plan_svg",),
     "same_wires": ("same_wires_svg",),
+    "serving": ("pool_curve_svg", "write_serving_trace"),
     "tiers": ("keeper_runs", "rates", "tier_lines", "tier_view"),
     "trace": ("write_trace",),
     "twin_trace": ("write_run_trace",),
@@ -36,6 +38,7 @@ __all__ = [
     "keeper_runs",
     "kv_metrics",
     "plan_svg",
+    "pool_curve_svg",
     "rates",
     "same_wires_svg",
     "space_metrics",
@@ -43,6 +46,7 @@ __all__ = [
     "tier_metrics",
     "tier_view",
     "write_run_trace",
+    "write_serving_trace",
     "write_trace",
 ]
 

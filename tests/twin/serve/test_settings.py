@@ -1,0 +1,199 @@
+"""Models, laws, measured settings, traces with holes, what does not fit, and differences that are not shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openshelf.errors import BadInput, NoRoom, UnknownName
+from openshelf.twin.ops import accelerator
+from openshelf.twin.serve import (
+    NO_DIFFERENCE,
+    Plan,
+    Scenario,
+    StepLaw,
+    closed_form,
+    difference,
+    drawn,
+    error_of,
+    find_model,
+    fit_law,
+    grid,
+    predict,
+    read_requests,
+    read_settings,
+    rows_of,
+    run_scenario,
+    shipped,
+    sweep,
+    work_of,
+)
+
+HEADER = ",".join(
+    [
+        "origin,measured,concurrency,backend,backend_version,model,system,precision,mode,isl,osl",
+        "gemm_quant_mode,moe_quant_mode,batch,tp,pp,attention_dp,moe_tp,moe_ep",
+        *(
+            f"{side}_{name}"
+            for side in ("prefill", "decode")
+            for name in ("num_workers", "tp", "attention_dp", "moe_tp", "moe_ep")
+        ),
+        "ttft_ms,tpot_ms",
+    ]
+)
+
+
+def line(
+    model: str, clients: int, tp: int, ttft: float, tpot: float, moe: tuple[int, int] = (1, 1), system: str = "h100_sxm"
+) -> str:
+    cut = f"{tp},1,1,{moe[0]},{moe[1]}" + "," * 10
+    return f"x,,{clients},vllm,,{model},{system},fp8,agg,1024,256,fp8,fp8,{clients},{cut},{ttft},{tpot}"
+
+
+def test_parameters_are_those_that_models_are_named_after() -> None:
+    for name, billions in {
+        "llama-3.1-8b": 8.0,
+        "meta-llama/Llama-3.1-70B-Instruct": 70.6,
+        "Qwen/Qwen3-32B": 32.8,
+        "openai/gpt-oss-120b": 116.8,
+        "deepseek-ai/DeepSeek-R1": 671,
+        "Qwen3-235B-A22B": 235,
+        "mixtral-8x7b": 46.7,
+        "kimi-k2-instruct": 1027,
+    }.items():
+        assert find_model(name).parameters / 1e9 == pytest.approx(billions, rel=0.03), name
+
+
+def test_a_config_json_and_a_preset_of_the_same_model_are_equal_in_size(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 32,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = find_model(str(tmp_path / "config.json"))
+    assert found.parameters == find_model("llama-3.1-8b").parameters
+    assert found.kv_bytes() == 131_072
+    with pytest.raises(UnknownName, match="give a config"):
+        find_model("no-such-model")
+
+
+def test_where_experts_are_cut_both_ways_tp_is_not_the_number_of_accelerators(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    path.write_text("\n".join([HEADER, line("deepseek-ai/DeepSeek-R1", 8, 64, 100, 10, (8, 8), "b200_sxm")]))
+    settings, _ = read_settings(path)
+    assert settings[0].plan.accelerators == 8
+
+
+def test_repeats_are_one_setting_and_strangers_are_refused_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    known = [line("Qwen/Qwen3-32B", 8, 2, ttft, 10) for ttft in (100, 200, 900)]
+    path.write_text("\n".join([HEADER, *known, line("nobody/knows", 8, 2, 1, 1)]))
+    settings, refused = read_settings(path)
+    assert len(settings) == 1
+    assert settings[0].ttft_s == pytest.approx(0.2)
+    assert len(refused) == 1
+    assert "line 5" in refused[0]
+
+
+def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    lines = [
+        line(model, clients, tp, 1, 1)
+        for model in ("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B")
+        for clients in (4, 16, 64)
+        for tp in (2, 4, 8)
+    ]
+    path.write_text("\n".join([HEADER, *lines]))
+    rows = rows_of(read_settings(path)[0])
+    truth = StepLaw(memory=0.7, operator_s=6e-6)
+    ttft, tpot = closed_form(truth, rows)
+    rows.ttft_s[:], rows.tpot_s[:] = ttft, tpot
+    names = np.arange(len(tpot)) < 9  # one model
+    found = closed_form(fit_law(rows, ~names), rows)[1]
+    before = closed_form(StepLaw(), rows)[1]
+    assert np.abs(found / tpot - 1)[names].max() < 0.05
+    assert np.abs(before / tpot - 1)[names].max() > 0.1
+
+
+def test_simulation_and_closed_form_agree_where_nothing_waits(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    path.write_text("\n".join([HEADER, line("meta-llama/Llama-3.1-70B", 1, 4, 100, 10)]))
+    settings, _ = read_settings(path)
+    ttft, tpot = closed_form(shipped(), rows_of(settings))
+    told = predict(settings[0], shipped())
+    assert told.tpot_s == pytest.approx(tpot[0], rel=0.02)
+    assert told.ttft_s == pytest.approx(ttft[0], rel=0.1)
+
+
+def test_more_accelerators_make_a_step_shorter_until_its_kernels_are_all_that_is_left() -> None:
+    law, model = shipped(), find_model("llama-3.1-70b")
+    one, eight = (law.dense(work_of(model, accelerator("h100"), Plan(tensor, dtype="fp8")), 8.0) for tensor in (1, 8))
+    assert 2 < one / eight < 8
+
+
+def test_heads_that_cannot_be_shared_are_said() -> None:
+    with pytest.raises(BadInput, match="64 heads, which 3 accelerators cannot share"):
+        run_scenario(Scenario("dgx-h100-ib", "llama-3.1-70b", tensor=3), drawn(1, 0.0, (10, 10), (2, 2)))
+
+
+def test_a_model_that_does_not_fit_is_told_by_how_much_and_what_helps() -> None:
+    with pytest.raises(NoRoom, match=r"GB too many; it would fit with --tensor 4 or --tensor 8"):
+        run_scenario(Scenario("dgx-h100-ib", "llama-3.1-70b", tensor=2), drawn(1, 0.0, (10, 10), (2, 2)))
+
+
+def test_a_trace_with_holes_is_read_as_far_as_it_goes_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    good = [{"timestamp": 1000 * at, "input_length": 600, "output_length": 5, "hash_ids": [at]} for at in (0, 3, 2)]
+    path.write_text("\n".join([*map(json.dumps, good), "{broken", json.dumps({"timestamp": 5})]))
+    requests = read_requests(path)
+    assert requests.arrives_s.tolist() == [0.0, 2.0, 3.0]
+    assert requests.holes[0].startswith("2 of 5 lines have no time or no lengths")
+    assert "times go back" in requests.holes[1]
+    path.write_text("{}\n")
+    with pytest.raises(BadInput, match="no request with a time"):
+        read_requests(path)
+
+
+def test_a_trace_twice_as_long_has_blocks_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(
+        "\n".join(
+            json.dumps({"timestamp": 1000 * at, "input_length": 600, "output_length": 5, "hash_ids": [9]})
+            for at in range(2)
+        )
+    )
+    twice = read_requests(path).repeated(2)
+    assert twice.ids.tolist() == [0, 0, 1, 1]
+    assert twice.arrives_s.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_difference_within_the_error_of_its_kind_is_not_shown() -> None:
+    error = error_of("tpot_s")
+    assert difference("tpot_s", 1.0, 1 + 0.9 * error) == NO_DIFFERENCE
+    assert difference("tpot_s", 1 + 0.9 * error, 1.0) == NO_DIFFERENCE
+    assert difference("tpot_s", 1.0, 2.0) == "2.00x"
+
+
+def test_a_sweep_goes_on_where_it_was_and_tells_what_cannot_be(tmp_path: Path) -> None:
+    requests = drawn(20, 5.0, (100, 200), (5, 10))
+    scenarios = grid(Scenario("dgx-h100-ib", "llama-3.1-70b", replicas=1), {"tensor": [1, 8], "dtype": ["fp8"]})
+    done = tmp_path / "done.jsonl"
+    first = list(sweep(scenarios, requests, done=done, jobs=2))
+    assert "does not fit" in first[0].problem
+    assert first[1].figures["served"] == 20
+    lines = done.read_text().splitlines()
+    changed = json.loads(lines[1]) | {"tpot_s": 42.0}
+    done.write_text("\n".join([lines[0], json.dumps(changed)]) + "\n")
+    again = list(sweep(scenarios, requests, done=done))
+    assert again[1].figures["tpot_s"] == 42.0  # taken, not computed
+    assert len(done.read_text().splitlines()) == 2
+    with pytest.raises(BadInput, match="no field 'tensors'"):
+        grid(scenarios[0], {"tensors": [1]})
