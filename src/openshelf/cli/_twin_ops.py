@@ -32,16 +32,16 @@ def add(parts: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     inner = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    one = inner.add_parser("import", help="check tables and write them in SI units, one file for each kind")
+    one = _add(inner, "import", "check tables and write them in SI units, one file for each kind")
     one.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="a table, or a folder of tables")
     one.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write them")
     one.set_defaults(run=run_import)
-    two = inner.add_parser("fit", help="fit laws of few constants, with their error on shapes left out")
+    two = _add(inner, "fit", "fit laws of few constants, with their error on shapes left out")
     two.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="a table, or a folder of tables")
     two.add_argument("--out", type=Path, metavar="FILE", help="write the laws as YAML")
     two.add_argument("--source", default="", metavar="TEXT", help="where the tables are from, to be kept with the laws")
     two.set_defaults(run=run_fit)
-    three = inner.add_parser("show", help="laws and tables, or the seconds of one operator and how they are known")
+    three = _add(inner, "show", "laws and tables, or the seconds of one operator and how they are known")
     three.add_argument("accelerator", nargs="?", help="such as h100_sxm (default: all that there are laws for)")
     three.add_argument("--op", help="gemm, attention, decode, mla, mla_decode or moe")
     three.add_argument("--shape", default="", metavar="NAME=VALUE,...", help="with --op: its sizes and words")
@@ -50,6 +50,11 @@ def add(parts: Any) -> None:
     three.set_defaults(run=run_show)
     for each in (one, two, three):
         add_json(each)
+
+
+def _add(inner: Any, name: str, does: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = inner.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+    return made
 
 
 def _read(paths: list[Path]) -> list[OpTable]:
