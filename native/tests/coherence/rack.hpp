@@ -87,7 +87,7 @@ public:
         }
         KeeperOptions options;
         options.root = root(host);
-        options.hosts = names;
+        options.roster = std::make_shared<Roster>(names);
         options.self = host;
         options.key = {};
         options.boot_id = "boot";
@@ -111,7 +111,7 @@ public:
     Member join(u32 host) const {
         Attachment::Options options;
         options.socket = root(host) + "/keeper@" + names[host] + ".sock";
-        options.hosts = names;
+        options.roster = std::make_shared<Roster>(names);
         options.self = host;
         options.unit = unit_;
         Member member;

@@ -1,0 +1,119 @@
+"""What processes on hosts do in these tests."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from openshelf import Space
+from openshelf.errors import HostLost, NoAgreement, OpenshelfError
+from tests.processes import State
+
+
+def join(state: State, url: str, room: str = "16MiB") -> int:
+    """Opens the space; the number of this host."""
+    state["space"] = Space.open(url, contribute=room)
+    return int(state["space"]._native.shard.own)
+
+
+def put(state: State, name: str, value: int, replace: bool = True) -> int:
+    """Publishes eight words; their address."""
+    return int(state["space"].put(name, np.full(8, value, np.int64), replace=replace).address)
+
+
+def tried(state: State, call: Any, *arguments: Any) -> tuple[str, str]:
+    """The kind and the text of the error that a call raises; empty if none."""
+    try:
+        call(state, *arguments)
+    except OpenshelfError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def read(state: State, name: str) -> list[int]:
+    return [int(one) for one in state["space"][name].numpy()]
+
+
+def hold(state: State, name: str) -> int:
+    state["held"] = state["space"][name]
+    return int(state["held"].address)
+
+
+def store(state: State, index: int, value: int) -> None:
+    """Through a view: a plain store."""
+    state["held"].numpy()[index] = value
+
+
+def write_at(state: State, address: int, value: int) -> None:
+    """By a call to the home."""
+    state["space"].put(address, np.full(8, value, np.int64)).wait(timeout=20)
+
+
+def read_at(state: State, address: int) -> int:
+    out = np.zeros(8, np.int64)
+    state["space"].get(address, out).wait(timeout=20)
+    return int(out[0])
+
+
+def write_when_back(state: State, address: int, value: int, seconds: float) -> None:
+    """As `write_at`, until it is accepted."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return write_at(state, address, value)
+        except HostLost:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def names(state: State) -> list[str]:
+    return list(state["space"])
+
+
+def hosts(state: State) -> dict[str, str]:
+    return {one["host"]: one["state"] for one in state["space"].hosts()}
+
+
+def term(state: State) -> int:
+    return int(state["space"]._native.attachment.term)
+
+
+def delete(state: State, name: str) -> None:
+    state["space"].delete(name)
+
+
+def rename(state: State, name: str, to: str) -> None:
+    state["space"].rename(name, to)
+
+
+def close(state: State) -> None:
+    state.clear()
+
+
+def remove(state: State, url: str) -> None:
+    Space.remove(url)
+
+
+def look_again(state: State) -> str:
+    """Of the array that is held from before."""
+    return str(state["held"].name)
+
+
+def read_fresh(state: State, name: str) -> list[int]:
+    """After what was held is let go of."""
+    state.pop("held", None)
+    return read(state, name)
+
+
+def put_when_agreed(state: State, name: str, value: int, seconds: float) -> int:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return put(state, name, value)
+        except (NoAgreement, HostLost):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
