@@ -79,6 +79,14 @@ def join(
     return cluster
 
 
+def host_of(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Hosts, int]:
+    """The hosts of a space by URL, and the number of this one among them."""
+    if text.startswith(ETCD):
+        return by_etcd.locate(parse_etcd(text), hosts)
+    _, listed, own = locate(text, hosts)
+    return listed, own
+
+
 def locate(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Url, Hosts, int]:
     """The URL taken apart, the hosts file, and the number of this host in it."""
     url, listed = parse_url(text), read_hosts(hosts)
