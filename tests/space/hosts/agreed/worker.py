@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -117,3 +118,38 @@ def put_when_agreed(state: State, name: str, value: int, seconds: float) -> int:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def until_agreed(state: State, call: Any, arguments: tuple[Any, ...], seconds: float) -> tuple[str, str]:
+    """As `tried`, once the hosts agree again."""
+    deadline = time.monotonic() + seconds
+    while True:
+        kind, text = tried(state, call, *arguments)
+        if kind not in ("NoAgreement", "HostLost") or time.monotonic() > deadline:
+            return kind, text
+        time.sleep(0.1)
+
+
+def join_when_agreed(state: State, url: str, seconds: float) -> int:
+    kind, text = until_agreed(state, join, (url,), seconds)
+    assert not kind, text
+    return int(state["space"]._native.shard.own)
+
+
+def read_when_there(state: State, name: str, seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while name not in state["space"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return read(state, name)
+
+
+def claim_only(state: State, name: str) -> None:
+    """All of a publication but its last step."""
+    cluster = state["space"]._native
+    state["draft"] = cluster.make(64, 0, 0, (8,), "", name, True)
+    with contextlib.suppress(_Stop), cluster._names._owned(cluster, state["draft"], name, False):
+        raise _Stop("nobody knows whether it was done")
+
+
+class _Stop(HostLost):
+    """After this the record of the owner stays."""
