@@ -111,7 +111,7 @@ public:
     Member join(u32 host) const {
         Attachment::Options options;
         options.socket = root(host) + "/keeper@" + names[host] + ".sock";
-        options.roster = std::make_shared<Roster>(names);
+        options.hosts = names;
         options.self = host;
         options.unit = unit_;
         Member member;

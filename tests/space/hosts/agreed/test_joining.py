@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+from tests.processes import PATIENCE
 from tests.space.hosts.agreed import worker
 from tests.space.hosts.harness.agreed import AgreedCluster
 
@@ -100,3 +101,23 @@ def test_a_keeper_that_ends_resigns(hosts: AgreedCluster) -> None:
     while known.terms[1]:
         known = hosts.membership.watch(known, 30)
     assert known.terms[0] == 1
+
+
+def test_the_command_joins_and_keeps_without_a_python_client(hosts: AgreedCluster) -> None:
+    one = hosts[0].peer()
+    one.call(worker.join, hosts.url)
+    command = [sys.executable, "-c", "from openshelf.cli import main; main()", "keeper", "--space", hosts.url]
+    kept = subprocess.Popen(
+        [*command, "--contribute", "16MiB", "--json"],
+        env=os.environ | hosts[1].environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert kept.stdout is not None
+        assert f'"others": ["{hosts[0].address}"]' in kept.stdout.readline()
+        assert one.call(worker.put_at_home, "a", 4, hosts[1].address, 60 * PATIENCE) == hosts[1].address
+        assert one.call(worker.read, "a") == [4] * 8
+    finally:
+        kept.terminate()
+        assert kept.wait(60) == 0

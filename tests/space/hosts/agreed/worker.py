@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from openshelf import Space
-from openshelf.errors import HostLost, NoAgreement, OpenshelfError
+from openshelf.errors import HostLost, NoAgreement, OpenshelfError, UnknownName
 from tests.processes import State
 
 
@@ -153,3 +153,15 @@ def claim_only(state: State, name: str) -> None:
 
 class _Stop(HostLost):
     """After this the record of the owner stays."""
+
+
+def put_at_home(state: State, name: str, value: int, home: str, seconds: float) -> str:
+    """Publishes words that live on another host, once that host is there; their home."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return str(state["space"].put(name, np.full(8, value, np.int64), home=home).home)
+        except (HostLost, UnknownName):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
