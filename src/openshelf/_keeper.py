@@ -145,9 +145,9 @@ def main() -> None:
         agreement = _Agreement(core, args) if args.etcd else None
         roster = agreement.roster if agreement else core.Roster(hosts)
         host = hosts[0 if agreement else args.own]
-        print(f"{_now()} keeper of {host}, process {os.getpid()}, spaces in {args.root}", flush=True)
         if agreement:
             agreement.begin()
+        print(f"{_now()} keeper of {host}, process {os.getpid()}, spaces in {args.root}", flush=True)
         core.keeper_run(args.root, roster, args.own, key, args.linger, args.boot_id)
         if agreement:
             agreement.end()

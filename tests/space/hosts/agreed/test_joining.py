@@ -116,6 +116,7 @@ def test_the_command_joins_and_keeps_without_a_python_client(hosts: AgreedCluste
     try:
         assert kept.stdout is not None
         assert f'"others": ["{hosts[0].address}"]' in kept.stdout.readline()
+        assert "keeper of" in kept.stdout.readline()  # from here on SIGTERM ends it in its own way
         assert one.call(worker.put_at_home, "a", 4, hosts[1].address, 60 * PATIENCE) == hosts[1].address
         assert one.call(worker.read, "a") == [4] * 8
     finally:

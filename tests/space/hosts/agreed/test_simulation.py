@@ -8,7 +8,7 @@ import pytest
 
 from tests.space.hosts.agreed.simulation import Violation, World
 
-SEEDS = int(os.environ.get("OPENSHELF_TEST_SEEDS") or 100)
+SEEDS = int(os.environ.get("OPENSHELF_TEST_SEEDS") or (10_000 if os.environ.get("OPENSHELF_SOAK") else 100))
 FIRST = int(os.environ.get("OPENSHELF_TEST_SEED") or 0)
 MOST = 60  # seeds in which a planted fault must have been found
 
