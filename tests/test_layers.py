@@ -19,6 +19,7 @@ LAYERS = (
     "_files",
     "_sizes",
     "_dtypes",
+    "membership",
     "_keeper",
     "fabric",
     "space",
