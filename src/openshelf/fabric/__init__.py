@@ -7,7 +7,12 @@ from openshelf.fabric.cost import Cost, Leg
 from openshelf.fabric.fabric import Fabric
 from openshelf.fabric.fields import nearest
 from openshelf.fabric.files import local_path, presets
+from openshelf.fabric.laws.regimes import Law, Regime
+from openshelf.fabric.laws.shapes import Work, work
+from openshelf.fabric.laws.tokens import Phase, Tokens
+from openshelf.fabric.library import Crossing, Library, LibraryRegime, TokenPhase
 from openshelf.fabric.model import (
+    TRUST,
     Compute,
     Efficiency,
     EfficiencyPoint,
@@ -18,6 +23,7 @@ from openshelf.fabric.model import (
     LoadPoint,
     PageFigures,
     Place,
+    Source,
     weakest,
 )
 from openshelf.fabric.probe.effort import FULL, QUICK, Effort
@@ -50,12 +56,14 @@ _LATER = {
 __all__ = [
     "FULL",
     "QUICK",
+    "TRUST",
     "SIZES",
     "USUAL",
     "Bill",
     "Calibration",
     "Compute",
     "Cost",
+    "Crossing",
     "Derived",
     "Efficiency",
     "EfficiencyPoint",
@@ -66,6 +74,10 @@ __all__ = [
     "Gemm",
     "Ids",
     "Item",
+    "Law",
+    "Leg",
+    "Library",
+    "LibraryRegime",
     "Link",
     "LinkClass",
     "LoadPoint",
@@ -75,18 +87,23 @@ __all__ = [
     "MessageProtocol",
     "Network",
     "PageFigures",
+    "Phase",
     "Place",
     "Priced",
     "Protocols",
+    "Regime",
     "Semantics",
     "Series",
-    "Leg",
+    "Source",
     "Switch",
     "SwitchClass",
+    "TokenPhase",
+    "Tokens",
     "Topology",
     "Values",
     "Wire",
     "Wires",
+    "Work",
     "bill",
     "compare",
     "derived",
@@ -107,6 +124,7 @@ __all__ = [
     "switches",
     "used_figures",
     "weakest",
+    "work",
 ]
 
 

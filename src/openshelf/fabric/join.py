@@ -124,6 +124,8 @@ def problems(fabric: Fabric) -> list[Problem]:
         if name and name not in names:
             message = f"no such name {name!r}; expected one of {', '.join(names) or '(none)'}{nearest(name, names)}"
             found.append(((key,), message))
+    if fabric.library:
+        found += fabric.library.wire_problems([each.name for each in fabric.wires])
     return found or _topology_problems(fabric)
 
 

@@ -25,6 +25,8 @@ class Collective:
     """The least trustworthy kind of figure that went into it, where a fabric says."""
     beyond: tuple[str, ...] = ()
     """Which sizes were extrapolated."""
+    regime: str = ""
+    """The regime of the fabric's library that it was run in, if any."""
 
     @property
     def approximate(self) -> bool:
@@ -48,6 +50,6 @@ class Collective:
             "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
             "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source,
-            "beyond": list(self.beyond),
+            "beyond": list(self.beyond), "regime": self.regime,
             "load": [each.plain() for each in self.load],
         }  # fmt: skip

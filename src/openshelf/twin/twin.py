@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +16,13 @@ from openshelf.fabric import Fabric, Ids, Network, Semantics, nearest, weakest
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
 from openshelf.twin.collective import Collective
 from openshelf.twin.costs import Costs, priced
+from openshelf.twin.library import by_library, fastest_regime
 from openshelf.twin.load import load_of
 from openshelf.twin.run import Run
 from openshelf.twin.steps import GRAPH, Setting, add_steps, carried_by, graph_of, least_of, seconds_of
 from openshelf.twin.tasks import Change, Tasks, run
 
-NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch")
+NAMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch", "library")
 _IN_GROUPS = ("ring", "halving_doubling", "direct")  # algorithms among the ranks of one dimension
 _TREE_CHUNKS = 16
 _MOST_TREE_FLOWS = 200_000
@@ -107,8 +109,24 @@ class Twin:
         ask = self._ask(kind, nbytes, algorithm, ranks, dimension, chunks, how, salt)
         key = (kind, nbytes, algorithm, ask.who.tobytes(), dimension, chunks, how, salt)
         if key not in self._known:
-            self._known[key] = self._best(ask) if algorithm == "best" else self._simulate(ask, algorithm)
+            self._known[key] = self._made(ask, algorithm)
         return self._known[key]
+
+    def _made(self, ask: _Ask, algorithm: str) -> Collective:
+        """In the fastest regime of the fabric's library, if it has one; `best` is not slower than that library."""
+        if algorithm == "library":
+            return by_library(self.fabric, ask.kind, ask.who, ask.nbytes)
+
+        def run_with(costs: Costs) -> Collective:
+            inside = copy.copy(self)
+            inside.costs = costs
+            return inside._best(ask) if algorithm == "best" else inside._simulate(ask, algorithm)
+
+        made = fastest_regime(self.fabric, ask.kind, algorithm, ask.who, ask.nbytes, run_with)
+        if algorithm != "best" or ask.dimension is not None or ask.chunks:
+            return made or run_with(self.costs)
+        said = [made, by_library(self.fabric, ask.kind, ask.who, ask.nbytes)] if made else [run_with(self.costs)]
+        return min(said, key=lambda each: each.seconds)
 
     def add(
         self,
@@ -125,8 +143,8 @@ class Twin:
         name: str = "",
     ) -> int:
         """Adds every flow of a collective to a task graph, where it meets others; gives a task that ends with it."""
-        if algorithm in ("best", "in_switch"):
-            raise BadInput(f"a collective by {algorithm!r} is no list of flows; there is {', '.join(NAMES[:-1])}")
+        if algorithm in ("best", "in_switch", "library"):
+            raise BadInput(f"a collective by {algorithm!r} is no list of flows; there is {', '.join(NAMES[:-2])}")
         ask = self._ask(kind, nbytes, algorithm, ranks, dimension, chunks, "graph", salt)
         setting, steps = self._setting(ask), self._steps(ask, algorithm)
         parts = ask.parts(algorithm)

@@ -45,7 +45,10 @@ class Wire(Checked):
 
 @dataclass(frozen=True)
 class Switch(Checked):
-    """A kind of switch: `packet`, or `circuit` (light is not looked at: no latency, but time to reconfigure)."""
+    """A kind of switch: `packet`, or `circuit` (light is not looked at: no latency, but time to reconfigure).
+
+    With `reduction: in-switch` it adds up what ranks send (NVLink SHARP, SHARP).
+    """
 
     name: str = field(metadata=not_empty)
     ports: int = field(metadata=above_zero)
@@ -58,6 +61,7 @@ class Switch(Checked):
     failures_fit: Figure | None = None
     reconfiguration_s: Figure | None = None
     forwarding: Literal["cut-through", "store-and-forward"] = "cut-through"
+    reduction: Literal["none", "in-switch"] = "none"
 
     def problems(self) -> list[Problem]:
         found = super().problems()
