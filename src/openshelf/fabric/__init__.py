@@ -35,18 +35,26 @@ from openshelf.fabric.wiring.wires import Switch, Wire, switches
 
 if TYPE_CHECKING:
     from openshelf.fabric.billing import Bill, Item, bill
+    from openshelf.fabric.calibration.csv_tables import read_tokens
+    from openshelf.fabric.calibration.fitting import Calibration, Wanted, compare, fit, ledger, left_out, report
+    from openshelf.fabric.calibration.nccl import read_measured
+    from openshelf.fabric.calibration.series import Series, TokenRow
+    from openshelf.fabric.calibration.tokens import TokenCalibration, fit_tokens
+    from openshelf.fabric.calibration.write import fitted
     from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
     from openshelf.fabric.derive import Derived, derived
-    from openshelf.fabric.fitting import Calibration, compare, fit, fitted, report
-    from openshelf.fabric.nccl import Series, read_measured
     from openshelf.fabric.summaries import differences, summary, used_figures
     from openshelf.fabric.wiring.topology import Topology
 
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
     "derive": ("Derived", "derived"),
-    "fitting": ("Calibration", "compare", "fit", "fitted", "report"),
-    "nccl": ("Series", "read_measured"),
+    "calibration.csv_tables": ("read_tokens",),
+    "calibration.fitting": ("Calibration", "Wanted", "compare", "fit", "left_out", "ledger", "report"),
+    "calibration.nccl": ("read_measured",),
+    "calibration.series": ("Series", "TokenRow"),
+    "calibration.tokens": ("TokenCalibration", "fit_tokens"),
+    "calibration.write": ("fitted",),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
     "wiring.topology": ("Topology",),
@@ -56,8 +64,8 @@ _LATER = {
 __all__ = [
     "FULL",
     "QUICK",
-    "TRUST",
     "SIZES",
+    "TRUST",
     "USUAL",
     "Bill",
     "Calibration",
@@ -97,10 +105,13 @@ __all__ = [
     "Source",
     "Switch",
     "SwitchClass",
+    "TokenCalibration",
     "TokenPhase",
+    "TokenRow",
     "Tokens",
     "Topology",
     "Values",
+    "Wanted",
     "Wire",
     "Wires",
     "Work",
@@ -109,7 +120,10 @@ __all__ = [
     "derived",
     "differences",
     "fit",
+    "fit_tokens",
     "fitted",
+    "ledger",
+    "left_out",
     "local_path",
     "media",
     "nearest",
@@ -117,6 +131,7 @@ __all__ = [
     "probe",
     "protocols",
     "read_measured",
+    "read_tokens",
     "report",
     "same_wires",
     "semantics",

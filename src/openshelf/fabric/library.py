@@ -72,7 +72,8 @@ class LibraryRegime(Checked):
 class TokenPhase(Checked):
     """A phase of an MoE kernel, such as one-sided dispatch; see `laws/tokens.py`.
 
-    A token is sent once to each of the units (ranks, or nodes) that has some of its experts, or once to each expert.
+    A token is sent once to each of the units (ranks, or nodes) that has some of its experts, or once to each expert. A
+    kernel of one side stores into its peers' memory, one of two sends messages that peers receive.
     """
 
     name: str = field(metadata=not_empty)
@@ -81,11 +82,12 @@ class TokenPhase(Checked):
     token_s: Figure
     bandwidth_bytes_per_s: Figure
     sent_to: Literal["units", "experts"] = "units"
+    sides: Literal["one", "two"] = "two"
 
     def seconds(self, tokens: int, units: int, topk: int, experts: int, token_bytes: float) -> float:
         """So many tokens of every rank, each of so many bytes, to `topk` of `experts` spread over units."""
         away = remote_copies(units, topk, experts, self.sent_to == "experts") * token_bytes
-        return self.law.seconds(Tokens(tokens, units, away))
+        return self.law.seconds(Tokens(tokens, units, away, self.sides == "one"))
 
     @property
     def law(self) -> Phase:

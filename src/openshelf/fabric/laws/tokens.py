@@ -2,13 +2,13 @@
 
 A phase of t tokens a rank, over u units (ranks of one domain, or nodes), takes
 
-    launch + log2(u) x hop + t x ((token**3 + (remote bytes of a token / rate)**3)**(1/3))
+    launch + waits x hop + t x ((token**3 + (remote bytes of a token / rate)**3)**(1/3))
 
 A token costs its rank's processors `token_s` however far it goes; bytes leave over the wires at the same time, so the
 longer of the two counts, and where they are near each other both do a little. A token is sent once to each unit that
 has one of its experts, or, where kernels send early, once for each expert. Experts are taken to be hit evenly.
-One-sided kernels store into the peers' memory and then raise flags; two-sided ones make lists, wait for room and
-send: these are other constants, not another law.
+One-sided kernels store into the peers' memory, raise a flag at each and look for the flags of all: they wait u - 1
+times. Two-sided ones make lists, agree on room and send: they wait as a tree does, log2(u) times.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class Tokens:
     tokens: int
     units: int
     remote_bytes: float
+    one_sided: bool = False
+
+    @property
+    def waits(self) -> float:
+        return self.units - 1 if self.one_sided else math.log2(self.units)
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,19 @@ class Phase:
         return np.array([self.launch_s, self.hop_s, self.token_s, self.s_per_byte])
 
 
-def fit_phase(rows: Sequence[tuple[Tokens, float]], start: Phase) -> Phase:
+def fit_phase(rows: Sequence[tuple[Tokens, float]], start: Phase, hold_rate: bool = False) -> Phase:
     """Constants from (load, seconds); `start` is where the search begins, and what holds where rows say nothing."""
     columns, measured = _columns([load for load, _ in rows]), np.array([seconds for _, seconds in rows])
+    first = np.log(start.constants)
+    rate = first[3:]
+    free = first[:3] if hold_rate else first
 
     def off(constants: Values) -> Values:
-        return np.asarray(np.log(_seconds(constants, columns) / measured))
+        every = np.concatenate([constants, rate]) if hold_rate else constants
+        return np.asarray(np.log(_seconds(every, columns) / measured))
 
-    return Phase(*np.exp(descend(off, np.log(start.constants))).tolist())
+    found = descend(off, free)
+    return Phase(*np.exp(np.concatenate([found, rate]) if hold_rate else found).tolist())
 
 
 def descend(off: Callable[[Values], Values], start: Values, pull: float = 0.05) -> Values:
@@ -104,11 +114,11 @@ def descend(off: Callable[[Values], Values], start: Values, pull: float = 0.05) 
 
 
 def _columns(loads: Sequence[Tokens]) -> Values:
-    return np.array([(each.tokens, math.log2(each.units), each.remote_bytes) for each in loads], float).T
+    return np.array([(each.tokens, each.waits, each.remote_bytes) for each in loads], float).T
 
 
 def _seconds(constants: Values, columns: Values) -> Values:
     launch_s, hop_s, token_s, s_per_byte = np.exp(constants)
-    tokens, hops, remote = columns
+    tokens, waits, remote = columns
     each = (token_s**_TOGETHER + (remote * s_per_byte) ** _TOGETHER) ** (1 / _TOGETHER)
-    return np.asarray(launch_s + hops * hop_s + tokens * each)
+    return np.asarray(launch_s + waits * hop_s + tokens * each)
