@@ -2,10 +2,10 @@
 
 twin.scale_up: all-reduces of whole racks and many nodes (network/nccl_tests_scale.csv), from the rows of the same kind
 of machine in one node (network/nccl_one_node.csv, of 8 ranks where a domain has 8, else of the most there are) and
-the public rates of links and cards. twin.moe_a2a: each rank count of network/gb200_moe_alltoall.csv from the others, and
-the token count from which one-sided kernels are faster. twin.deepep: four nodes and more of network/deepep.csv from one
-and two. Every row is printed with whether it was fitted. Tables are read from the data's directory (--data, or
-OPENSHELF_DATA, or beside the repository), with the machines, rank counts and kernels that they have.
+the public rates of links and cards. twin.moe_a2a: each rank count of network/gb200_moe_alltoall.csv from the others,
+and the token count from which one-sided kernels are faster. twin.deepep: four nodes and more of network/deepep.csv
+from one and two. Every row is printed with whether it was fitted. Tables are read from the data's directory (--data,
+or OPENSHELF_DATA, or beside the repository), with the machines, rank counts and kernels that they have.
 """
 
 from __future__ import annotations

@@ -74,14 +74,15 @@ def fabric_of(
     def figure(value: float) -> dict[str, object]:
         return {"value": value, "source": "published", "note": "a public figure"}
 
+    def wire(name: str, protocol: str, rate: float, latency_s: float) -> dict[str, object]:
+        rates = {"bandwidth_bytes_per_s": figure(rate), "latency_s": figure(latency_s)}
+        return {"name": name, "protocol": protocol, **rates}
+
     memory = {key: figure(value) for key, value in _MEMORY.items()}
     made |= {
         "name": calibration.name,
         "places": [{"name": "hbm", "tier": "device", **memory}],
-        "wires": [
-            {"name": "link", "protocol": "nvlink", "bandwidth_bytes_per_s": figure(link), "latency_s": figure(2e-7)},
-            {"name": "rail", "protocol": "infiniband", "bandwidth_bytes_per_s": figure(card), "latency_s": figure(4e-7)},
-        ],
+        "wires": [wire("link", "nvlink", link, 2e-7), wire("rail", "infiniband", card, 4e-7)],
         "switches": [
             {"name": "inside", "ports": max(2, per_domain or ranks), "port_bandwidth_bytes_per_s": figure(link)},
             {

@@ -35,7 +35,7 @@ from openshelf.fabric.wiring.wires import Switch, Wire, switches
 
 if TYPE_CHECKING:
     from openshelf.fabric.billing import Bill, Item, bill
-    from openshelf.fabric.calibration.csv_tables import read_tokens
+    from openshelf.fabric.calibration.csv_tables import is_token_table, read_tokens
     from openshelf.fabric.calibration.fitting import Calibration, Wanted, compare, fit, ledger, left_out, report
     from openshelf.fabric.calibration.nccl import read_measured
     from openshelf.fabric.calibration.series import Series, TokenRow
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
     "derive": ("Derived", "derived"),
-    "calibration.csv_tables": ("read_tokens",),
+    "calibration.csv_tables": ("is_token_table", "read_tokens"),
     "calibration.fitting": ("Calibration", "Wanted", "compare", "fit", "left_out", "ledger", "report"),
     "calibration.nccl": ("read_measured",),
     "calibration.series": ("Series", "TokenRow"),
@@ -122,6 +122,7 @@ __all__ = [
     "fit",
     "fit_tokens",
     "fitted",
+    "is_token_table",
     "ledger",
     "left_out",
     "local_path",

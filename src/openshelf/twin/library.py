@@ -22,6 +22,7 @@ from openshelf.twin.costs import Costs
 
 _IN_QUESTION = 2.0
 """Regimes that the law gives up to so many times the fastest are run."""
+_LACKS = {True: "a bare network", False: "this fabric"}
 _PAIRS = ("all_to_all", "send_recv")
 _SHAPES = {"in_switch": ("in_switch",)}
 
@@ -94,7 +95,7 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
         if known:
             said = replace(said, fragment_s=0.0, fragment_bytes=0, copies=0.0)
         if regime.shape != "peers" and totals[crossing.wire] <= min(totals[wire] for wire in wires):
-            share = min(base.efficiency, rate / totals[crossing.wire])
+            share = min(1.0 if known else base.efficiency, rate / totals[crossing.wire])
             return replace(said, efficiency=share, rate_cap_bytes_per_s=np.inf if known else base.rate_cap_bytes_per_s)
         return replace(said, rate_cap_bytes_per_s=min(base.rate_cap_bytes_per_s, rate / base.efficiency))
 
@@ -111,9 +112,10 @@ class Domain:
     farthest: int
 
 
-def domain(fabric: Fabric, who: Ids) -> Domain:
-    """The domain of the first of some ranks."""
+def domain(fabric: Fabric, ranks: Ids | None = None) -> Domain:
+    """The domain of the first of some ranks, or of all."""
     network = fabric.network
+    who = np.arange(network.ranks) if ranks is None else ranks
     others = who[1:]
     at, path = network.paths(np.repeat(who[:1], len(others)), others)
     roles = np.bitwise_or.reduceat(np.left_shift(1, network.role[path].astype(np.int64)), at[:-1])
@@ -127,8 +129,8 @@ def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Col
     """What a fabric's library does, by its law; raises BadInput where it says nothing of it."""
     if fabric is None or fabric.library is None:
         raise BadInput(
-            f"{'the network' if fabric is None else repr(fabric.name)} has no library; write one with "
-            "`openshelf fabric fit --output`, and include it in a fabric"
+            f"{_LACKS[fabric is None]} has no library; write one with `openshelf fabric fit --output`, and include it "
+            "in a fabric"
         )
     library, found, ranks = fabric.library, domain(fabric, who), len(who)
     if found.ranks == ranks:
@@ -146,6 +148,20 @@ def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Col
     source = next(each.source for each in library.regimes if each.name == name)
     how = "by the library's law" + ("" if found.ranks == ranks else ": inside domains and between them, in a pipeline")
     return Collective(kind, "library", ranks, nbytes, seconds, how, 0, (), source, (), name)
+
+
+def exchange_of(
+    fabric: Fabric | None, phase: str, tokens: int, units: int, topk: int, experts: int, token_bytes: float
+) -> float:
+    """See `Twin.exchange`."""
+    if fabric is None or fabric.library is None:
+        raise BadInput(f"{_LACKS[fabric is None]} has no library, which would know {phase!r}")
+    if not (tokens > 0 and units > 1 and 0 < topk <= experts and token_bytes >= 0):
+        raise BadInput(
+            f"{tokens} tokens of {token_bytes} bytes to {topk} of {experts} experts over {units} units; expected at "
+            "least 1 token, 2 units, and not more experts for a token than there are"
+        )
+    return fabric.library.phase(phase).seconds(tokens, units, topk, experts, token_bytes)
 
 
 def _over_domains(
@@ -185,16 +201,18 @@ def _between(fabric: Fabric, regime: LibraryRegime, found: Domain) -> tuple[floa
     return said.overhead_s + float(fabric.network.latency_s[path].sum()), 1 / rate
 
 
-def _adds_up(fabric: Fabric, found: Domain) -> bool:
-    """Whether the switches between domains reduce: those whose ports are nearer in rate to the wires out there."""
+def reduces_inside(fabric: Fabric) -> bool:
+    """Whether the switches inside a domain add up."""
+    return _adds_up(fabric, domain(fabric), inside=True)
+
+
+def _adds_up(fabric: Fabric, found: Domain, inside: bool = False) -> bool:
+    """Whether the switches between domains (or inside) reduce: those with ports nearer in rate to the wires there."""
     rates = {each.name: each.total_bytes_per_s for each in fabric.wires}
     inner = max(rates[wire] for wire in found.inside)
     outer = min(rates[wire] for wire in found.beyond)
+    here, there = (inner, outer) if inside else (outer, inner)
     kinds = [fabric.known_switches[each.name] for each in fabric.network.switches]
-    out_there = [
-        each
-        for each in kinds
-        if abs(math.log(each.port_bandwidth_bytes_per_s.value / outer))
-        <= abs(math.log(each.port_bandwidth_bytes_per_s.value / inner))
-    ]
-    return bool(out_there) and all(each.reduction == "in-switch" for each in out_there)
+    ports = [(each, each.port_bandwidth_bytes_per_s.value) for each in kinds]
+    meant = [each for each, rate in ports if abs(math.log(rate / here)) <= abs(math.log(rate / there))]
+    return bool(meant) and all(each.reduction == "in-switch" for each in meant)

@@ -16,7 +16,7 @@ from openshelf.fabric import Fabric, Ids, Network, Semantics, nearest, weakest
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, Step, in_groups, steps_of
 from openshelf.twin.collective import Collective
 from openshelf.twin.costs import Costs, priced
-from openshelf.twin.library import by_library, fastest_regime
+from openshelf.twin.library import by_library, exchange_of, fastest_regime
 from openshelf.twin.load import load_of
 from openshelf.twin.run import Run
 from openshelf.twin.steps import GRAPH, Setting, add_steps, carried_by, graph_of, least_of, seconds_of
@@ -127,6 +127,16 @@ class Twin:
             return made or run_with(self.costs)
         said = [made, by_library(self.fabric, ask.kind, ask.who, ask.nbytes)] if made else [run_with(self.costs)]
         return min(said, key=lambda each: each.seconds)
+
+    def exchange(
+        self, phase: str, tokens: int, *, token_bytes: float, topk: int, experts: int, units: int = 0
+    ) -> float:
+        """Seconds of a phase of an MoE exchange, such as `NVLinkOneSided dispatch`, by the fabric's library.
+
+        Every rank has so many tokens of so many bytes, each for `topk` of `experts`, which are spread over `units`:
+        ranks (default: all) of one domain, or nodes, as the phase was calibrated.
+        """
+        return exchange_of(self.fabric, phase, tokens, units or self.network.ranks, topk, experts, token_bytes)
 
     def add(
         self,

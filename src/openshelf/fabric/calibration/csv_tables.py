@@ -38,6 +38,16 @@ def is_table(text: str) -> bool:
     return any(columns >= each for each in (_ONE_NODE, _MANY, _KERNELS, _TOKENS, _DEEPEP))
 
 
+def is_token_table(path: str | Path) -> bool:
+    """Whether a file is a table of MoE exchanges; not so if it cannot be read, which its reader will say."""
+    try:
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            columns = set(file.readline().strip().split(","))
+    except OSError:
+        return False
+    return columns >= _TOKENS or columns >= _DEEPEP
+
+
 def series_of(text: str, file: str) -> list[Series]:
     """The series of a table of collectives."""
     found: defaultdict[tuple[str, str, str, int, int], list[tuple[int, float]]] = defaultdict(list)

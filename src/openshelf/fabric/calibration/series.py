@@ -77,6 +77,11 @@ class TokenRow:
         return Tokens(self.tokens, self.units, away * self.hidden * self.value_bytes, self.one_sided)
 
     @property
+    def over_nodes(self) -> bool:
+        """Whether a unit is a node."""
+        return self.kernel.startswith("DeepEP")
+
+    @property
     def one_sided(self) -> bool:
         return "onesided" in self.kernel.lower()
 

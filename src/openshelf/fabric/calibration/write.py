@@ -106,7 +106,9 @@ def _regimes(each: Calibration, wire: str) -> list[LibraryRegime]:
 
 
 def _figure(constant: Constant | None, value: float) -> Figure:
-    if constant and constant.determined:
+    if constant is None:
+        return Figure(value, "measured", "none in this regime")
+    if constant.determined:
         return Figure(float(f"{value:.4g}"), "measured", f"fitted, {constant.rows} rows")
     source: Source = "assumed"
     return Figure(float(f"{value:.4g}"), source, "the rows do not determine it")
