@@ -87,7 +87,7 @@ def fabric_of(
             {"name": "inside", "ports": max(2, per_domain or ranks), "port_bandwidth_bytes_per_s": figure(link)},
             {
                 "name": "outside", "ports": 4096, "port_bandwidth_bytes_per_s": figure(card),
-                "reduction": "in-switch" if between == "reduce" else "none",
+                "reduces": between == "reduce",
             },
         ],
     }  # fmt: skip

@@ -135,7 +135,7 @@ class Fabric(Checked):
 
     def crossed(self, source: int, target: int) -> list[str]:
         """The names of the wires on the way from one endpoint of the topology to another."""
-        return [each.name for each in join.crossed(self, source, target)]
+        return [each.name for each in join.crossed(self, self.network.path(source, target))]
 
     def send(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Cost:
         """What `nbytes` from one endpoint of the topology to another cost, alone there; memories not counted."""

@@ -20,8 +20,8 @@ from openshelf.fabric import TRUST, Fabric, Ids, Library, LibraryRegime, Semanti
 from openshelf.twin.collective import Collective
 from openshelf.twin.costs import Costs
 
-_IN_QUESTION = 2.0
-"""Regimes that the law gives up to so many times the fastest are run."""
+_IN_QUESTION = 2
+"""So many regimes are run, the fastest by the law of one domain."""
 _LACKS = {True: "a bare network", False: "this fabric"}
 _PAIRS = ("all_to_all", "send_recv")
 _SHAPES = {"in_switch": ("in_switch",)}
@@ -35,13 +35,16 @@ class Spoken:
     launch_s: float
     costs: Costs
     source: Source
+    peer_s: float = 0.0
+    """What each further peer that a rank sends to adds to a step."""
+    in_switch: bool = False
 
 
 def fastest_regime(
-    fabric: Fabric | None, kind: str, algorithm: str, who: Ids, nbytes: float, run_with: Callable[[Costs], Collective]
+    fabric: Fabric | None, kind: str, algorithm: str, who: Ids, nbytes: float, run_in: Callable[[Spoken], Collective]
 ) -> Collective | None:
-    """A collective as `run_with` runs it, in the regime where it is fastest; None if there is no library for it."""
-    made = [_launched(run_with(each.costs), each) for each in regimes(fabric, kind, algorithm, len(who), nbytes)]
+    """A collective as `run_in` runs it, in the regime where it is fastest; None if there is no library for it."""
+    made = [_launched(run_in(each), each) for each in regimes(fabric, kind, algorithm, len(who), nbytes)]
     return min(made, key=lambda each: each.seconds, default=None)
 
 
@@ -58,14 +61,21 @@ def regimes(fabric: Fabric | None, kind: str, algorithm: str, ranks: int, nbytes
     if fabric is None or fabric.library is None:
         return []
     shapes = _SHAPES.get(algorithm, ("exchange", "peers") if kind in _PAIRS else ("ring",))
-    able = [each for each in fabric.library.regimes if each.shape in shapes and work(each.shape, kind, ranks)]
+    every = [each for each in fabric.library.regimes if work(each.shape, kind, ranks)]
+    able = [each for each in every if each.shape in shapes]
+    if "in_switch" in algorithm and every and (not able or algorithm != "in_switch"):
+        raise BadInput(
+            f"library {fabric.library.name!r} does no {kind} by {algorithm!r}: it has "
+            f"{', '.join(each.name for each in every)}; it reduces in switches with a regime of shape in_switch, among "
+            "ranks of one domain"
+        )
     wires = [each.name for each in fabric.wires]
     guess = {}
     for each in able:
         law = each.law(wires)
         guess[each.name] = (law and law.seconds(kind, ranks, nbytes, fabric.library.sharing)) or 0.0
-    most = _IN_QUESTION * min(guess.values(), default=0.0)
-    return [_spoken(fabric, fabric.library, each, kind, ranks, nbytes) for each in able if guess[each.name] <= most]
+    first = sorted(able, key=lambda each: guess[each.name])[:_IN_QUESTION]
+    return [_spoken(fabric, fabric.library, each, kind, ranks, nbytes) for each in first]
 
 
 def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, ranks: int, nbytes: float) -> Spoken:
@@ -99,7 +109,10 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
             return replace(said, efficiency=share, rate_cap_bytes_per_s=np.inf if known else base.rate_cap_bytes_per_s)
         return replace(said, rate_cap_bytes_per_s=min(base.rate_cap_bytes_per_s, rate / base.efficiency))
 
-    return Spoken(regime.name, regime.launch_s.value + own_s + peers_s, costs, regime.source)
+    further = [each.step_s.value for one in library.regimes if one.shape == "peers" for each in one.crossings]
+    peer_s = 0.0 if kind in _PAIRS else max(further, default=0.0)
+    launch_s = regime.launch_s.value + own_s + peers_s
+    return Spoken(regime.name, launch_s, costs, regime.source, peer_s, regime.shape == "in_switch")
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,7 @@ def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Col
     seconds, name = min(tried)
     source = next(each.source for each in library.regimes if each.name == name)
     how = "by the library's law" + ("" if found.ranks == ranks else ": inside domains and between them, in a pipeline")
-    return Collective(kind, "library", ranks, nbytes, seconds, how, 0, (), source, (), name)
+    return Collective(kind, "library", ranks, nbytes, seconds, how, 0, (), source, regime=name)
 
 
 def exchange_of(
@@ -181,11 +194,14 @@ def _over_domains(
     within, between = work("ring", kind, found.ranks), work("ring", kind, domains)
     assert within
     assert between
-    steps, far = between.steps, between.moved * nbytes / found.ranks
-    if kind == "all_reduce" and _adds_up(fabric, found):
-        steps, far = 2.0, nbytes / found.ranks
     near_s = nbytes * (within.moved * inside.s_per_byte + within.own * inside.own_s_per_byte)
-    return inside.launch_s + within.steps * inside.step_s + steps * step_s + max(near_s, far * s_per_byte)
+    # Between domains: (steps, times the bytes) round a ring; up and down a tree; up to the switches and down.
+    ways = [(between.steps, between.moved)]
+    if kind == "all_reduce":
+        ways.append((2 * math.ceil(math.log2(domains)), 2.0))
+        ways += [(2, 1.0)] if _adds_up(fabric) else []
+    far_s = min(steps * step_s + max(near_s, far * nbytes / found.ranks * s_per_byte) for steps, far in ways)
+    return inside.launch_s + within.steps * inside.step_s + far_s
 
 
 def _between(fabric: Fabric, regime: LibraryRegime, found: Domain) -> tuple[float, float]:
@@ -203,16 +219,10 @@ def _between(fabric: Fabric, regime: LibraryRegime, found: Domain) -> tuple[floa
 
 def reduces_inside(fabric: Fabric) -> bool:
     """Whether the switches inside a domain add up."""
-    return _adds_up(fabric, domain(fabric), inside=True)
+    return bool(fabric.network.reducing[:1] == (True,))
 
 
-def _adds_up(fabric: Fabric, found: Domain, inside: bool = False) -> bool:
-    """Whether the switches between domains (or inside) reduce: those with ports nearer in rate to the wires there."""
-    rates = {each.name: each.total_bytes_per_s for each in fabric.wires}
-    inner = max(rates[wire] for wire in found.inside)
-    outer = min(rates[wire] for wire in found.beyond)
-    here, there = (inner, outer) if inside else (outer, inner)
-    kinds = [fabric.known_switches[each.name] for each in fabric.network.switches]
-    ports = [(each, each.port_bandwidth_bytes_per_s.value) for each in kinds]
-    meant = [each for each, rate in ports if abs(math.log(rate / here)) <= abs(math.log(rate / there))]
-    return bool(meant) and all(each.reduction == "in-switch" for each in meant)
+def _adds_up(fabric: Fabric) -> bool:
+    """Whether the switches between domains do."""
+    outer = fabric.network.reducing[1:]
+    return bool(outer) and all(outer)
