@@ -129,8 +129,7 @@ def _print(found: dict[str, Any]) -> None:
             if one["rows"]:
                 value = _value(one["part"], one["value"])
                 known = "yes" if one["determined"] else "no"
-                name = f"{each['machine']} {each['library']} {each['where']} nodes"
-                constants.add_row(name, one["regime"], _WORDS[one["part"]], value, str(one["rows"]), known)
+                constants.add_row(_name(each), one["regime"], _WORDS[one["part"]], value, str(one["rows"]), known)
     if found["calibrations"]:
         screen.print(constants)
     rows = Table("series", "bytes", "measured", "model", "error", "regime", "use", "flags")
@@ -157,6 +156,10 @@ def _print(found: dict[str, Any]) -> None:
 _WORDS = {"launch_s": "launch", "step_s": "step", "s_per_byte": "rate", "own_s_per_byte": "own rate"}
 
 
+def _name(each: dict[str, Any]) -> str:
+    return " ".join(part for part in (each["machine"], each["library"], f"{each['where']} nodes") if part)
+
+
 def _value(part: str, value: float) -> str:
     if part in ("launch_s", "step_s"):
         return format_time(value)
@@ -166,8 +169,9 @@ def _value(part: str, value: float) -> str:
 def _lines(found: dict[str, Any]) -> list[str]:
     made = []
     for each in found["calibrations"]:
-        name = f"{each['machine']} {each['library']} {each['where']} nodes"
-        made.append(f"{name}: {each['rows']} rows, sha256 {each['rows_sha256'][:16]}, residual {each['residual']:.1%}")
+        made.append(
+            f"{_name(each)}: {each['rows']} rows, sha256 {each['rows_sha256'][:16]}, residual {each['residual']:.1%}"
+        )
         made += [f"note: {note}" for note in each["notes"]]
     for each in found["left_out"]:
         text = f"median absolute error {each['median_error']:.1%}, {each['rows']} rows"

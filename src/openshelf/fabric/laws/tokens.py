@@ -28,9 +28,12 @@ BYTES = {"bfloat16": 2.0, "fp8": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16, "none": 0.0
 
 def reached(units: int, topk: int, experts: int) -> float:
     """How many of the units have at least one of a token's `topk` different experts, on average."""
-    here = max(1, experts // units)
-    none = math.comb(experts - here, topk) / math.comb(experts, topk) if experts - here >= topk else 0.0
-    return units * (1 - none)
+    here, more = divmod(experts, units)  # of which so many units have one more
+
+    def some(own: int) -> float:
+        return 1 - math.comb(experts - own, topk) / math.comb(experts, topk)
+
+    return more * some(here + 1) + (units - more) * some(here)
 
 
 def remote_copies(units: int, topk: int, experts: int, each_expert: bool = False) -> float:
