@@ -23,6 +23,7 @@ from openshelf.twin.costs import Costs
 _IN_QUESTION = 2
 """So many regimes are run, the fastest by the law of one domain."""
 _LACKS = {True: "a bare network", False: "this fabric"}
+_SAME = 1e-3
 _PAIRS = ("all_to_all", "send_recv")
 _SHAPES = {"in_switch": ("in_switch",)}
 
@@ -46,6 +47,15 @@ def fastest_regime(
     """A collective as `run_in` runs it, in the regime where it is fastest; None if there is no library for it."""
     made = [_launched(run_in(each), each) for each in regimes(fabric, kind, algorithm, len(who), nbytes)]
     return min(made, key=lambda each: each.seconds, default=None)
+
+
+def nearer(flows: Collective, law: Collective) -> Collective:
+    """The faster of a collective by flows and by the library's law, which then loads links as the flows do."""
+    if law.seconds >= flows.seconds * (1 - _SAME):
+        return flows
+    part = flows.seconds / law.seconds
+    load = tuple(replace(each, mean=each.mean * part, most=each.most * part) for each in flows.load)
+    return replace(law, load=load)
 
 
 def _launched(made: Collective, regime: Spoken) -> Collective:
