@@ -280,6 +280,8 @@ def main() -> None:
     for each in crossings:
         report.add(each)
     summed(report, "twin.deepep", nodes, "<= 15")
+    if not report.rows:
+        print(f"no tables of collectives of many ranks, nor of MoE exchanges, in {data}")
     report.finish(args.json)
 
 

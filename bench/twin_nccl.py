@@ -71,8 +71,9 @@ def machines(series: Iterable[Series]) -> dict[tuple[str, str], list[Series]]:
 def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[float, float]]) -> list[Said]:
     """Every row of some series, by the twin on a fabric with the calibration's library."""
     made = []
+    twins = {ranks: Twin(fabric_of(found, ranks)) for ranks in {each.ranks for each in measured}}
     for series in measured:
-        twin = Twin(fabric_of(found, series.ranks))
+        twin = twins[series.ranks]
         asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
         assert asked
         step_s, byte_s = lines.get(series.collective, (0.0, 0.0))
@@ -238,6 +239,8 @@ def main() -> None:
                 print(row.text)
     for each in nccl_rows(data):
         report.add(each)
+    if not report.rows:
+        print(f"no tables of measured collectives in {data}")
     report.finish(args.json)
 
 
