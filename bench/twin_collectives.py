@@ -103,14 +103,16 @@ def scaled(data: Path) -> list[Said]:
 def _scaled(series: Series, machine: str, told: Public, nodes: Sequence[Series]) -> list[Said]:
     newest = max((each.library for each in nodes), key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
     counts = {each.ranks for each in nodes if each.library == newest and each.ranks <= series.per_node}
-    used = [each for each in nodes if each.library == newest and each.ranks == max(counts)]
+    used = [each for each in nodes if each.library == newest and each.ranks == max(counts, default=0)]
+    if series.collective not in {each.collective for each in used}:
+        return []  # nothing to predict it from
     found = fit(used, wanted(machine))[0]
     between = "reduce" if "SHARP" in series.machine else "forward"
     fabric = fabric_of(found, series.ranks, series.per_node, told.card_bytes_per_s, between)
     twin, lines = Twin(fabric), straight(used)
     asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
     assert asked
-    step_s, byte_s = lines[series.collective]
+    start_s, step_s, byte_s = lines[series.collective]
     case = f"{series.machine}: {series.ranks} ranks from rows of {max(counts)}"
     return [
         Said(
@@ -118,7 +120,7 @@ def _scaled(series: Series, machine: str, told: Public, nodes: Sequence[Series])
             f"{series.machine} {series.collective} of {series.ranks}, {nbytes} B",
             seconds,
             twin.collective(series.collective, nbytes, algorithm="library").seconds,
-            asked.steps * step_s + asked.moved * nbytes * byte_s,
+            start_s + asked.steps * step_s + asked.moved * nbytes * byte_s,
             False,
         )
         for nbytes, seconds in series.points

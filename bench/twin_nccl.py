@@ -3,7 +3,7 @@
 Every machine and library in the tables is fitted three times: on its rows of up to 4 ranks, from which more are
 predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the constants of the
 other machines and its own link's public rate. Times are what the twin says of a fabric with the fitted library. Beside
-them stands a line fitted to the same rows: seconds for each step and seconds for each byte moved.
+them stands a straight line fitted to the same rows: a start, seconds for each step and for each byte moved.
 
 Tables are network/nccl_one_node.csv, network/custom_allreduce.csv and nccl_measured.json of the data's directory
 (--data, or OPENSHELF_DATA, or beside the repository); machines, versions and rank counts are those that are there.
@@ -68,7 +68,7 @@ def machines(series: Iterable[Series]) -> dict[tuple[str, str], list[Series]]:
     return found
 
 
-def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[float, float]]) -> list[Said]:
+def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[float, float, float]]) -> list[Said]:
     """Every row of some series, by the twin on a fabric with the calibration's library."""
     made = []
     twins = {ranks: Twin(fabric_of(found, ranks)) for ranks in {each.ranks for each in measured}}
@@ -76,25 +76,25 @@ def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[
         twin = twins[series.ranks]
         asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
         assert asked
-        step_s, byte_s = lines.get(series.collective, (0.0, 0.0))
+        start_s, step_s, byte_s = lines.get(series.collective, (0.0, 0.0, 0.0))
         for nbytes, seconds in series.points:
             time_s = twin.collective(series.collective, nbytes, algorithm="library").seconds
-            line_s = asked.steps * step_s + asked.moved * nbytes * byte_s
+            line_s = start_s + asked.steps * step_s + asked.moved * nbytes * byte_s
             made.append(Said(series, nbytes, seconds, time_s, line_s, series.ranks in found.ranks))
     return made
 
 
-def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float]]:
-    """Seconds a step and a byte moved for each collective, by least squares of relative errors."""
-    made = {}
+def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]]:
+    """A start, seconds a step and a byte moved for each collective, by least squares of relative errors."""
+    made: dict[str, tuple[float, float, float]] = {}
     for kind in dict.fromkeys(each.collective for each in measured):
         rows = []
         for each in measured:
             asked = work("ring", kind, each.ranks) or work("exchange", kind, each.ranks)
             if each.collective == kind and asked:
-                rows += [(asked.steps / seconds, asked.moved * nbytes / seconds) for nbytes, seconds in each.points]
-        step_s, byte_s = bounded(np.array(rows), np.ones(len(rows)), np.zeros(2)).tolist()
-        made[kind] = (step_s, byte_s)
+                rows += [(1 / s, asked.steps / s, asked.moved * nbytes / s) for nbytes, s in each.points]
+        start_s, step_s, byte_s = bounded(np.array(rows), np.ones(len(rows)), np.zeros(3)).tolist()
+        made[kind] = (start_s, step_s, byte_s)
     return made
 
 

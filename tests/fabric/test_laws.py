@@ -30,7 +30,7 @@ def test_the_fastest_regime_is_taken_by_bytes() -> None:
         law.seconds("all_to_all", 8, 1024)
 
 
-@given(st.integers(2, 128), st.integers(1, 8), st.integers(0, 3))
+@given(st.integers(1, 128), st.integers(1, 8), st.integers(0, 3))
 def test_tokens_reach_no_more_units_than_there_are_or_experts_they_have(units: int, topk: int, more: int) -> None:
     experts = units * (1 + more) + 7
     found = reached(units, topk, experts)

@@ -31,7 +31,7 @@ def reached(units: int, topk: int, experts: int) -> float:
     here, more = divmod(experts, units)  # of which so many units have one more
 
     def some(own: int) -> float:
-        return 1 - math.comb(experts - own, topk) / math.comb(experts, topk)
+        return 1 - math.comb(max(0, experts - own), topk) / math.comb(experts, topk)
 
     return more * some(here + 1) + (units - more) * some(here)
 
