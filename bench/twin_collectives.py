@@ -21,8 +21,17 @@ import numpy as np
 from kit.data import DATA
 from kit.machines import Public, fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
-from openshelf.fabric import Series, TokenCalibration, TokenRow, fit, fit_tokens, read_measured, read_tokens, work
-from openshelf.fabric.laws.squares import bounded
+from openshelf.fabric import (
+    Series,
+    TokenCalibration,
+    TokenRow,
+    bounded,
+    fit,
+    fit_tokens,
+    read_measured,
+    read_tokens,
+    work,
+)
 from openshelf.twin import Twin
 from twin_nccl import straight
 

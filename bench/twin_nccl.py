@@ -22,9 +22,19 @@ import numpy as np
 from kit.data import DATA
 from kit.machines import fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
-from openshelf.fabric import Calibration, Law, Series, Wanted, fit, read_measured, work
-from openshelf.fabric.laws.regimes import PARTS, Regime, typical
-from openshelf.fabric.laws.squares import bounded
+from openshelf.fabric import (
+    PARTS,
+    Calibration,
+    Law,
+    Regime,
+    Series,
+    Wanted,
+    bounded,
+    fit,
+    read_measured,
+    typical,
+    work,
+)
 from openshelf.twin import Twin
 
 FEW = 4

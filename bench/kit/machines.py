@@ -12,7 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from openshelf.fabric import Calibration, Fabric, Wanted, fitted, yaml_reader
+import yaml
+
+from openshelf.fabric import Calibration, Fabric, Wanted, fitted
 
 _MEMORY = {
     "capacity_bytes": 80e9, "read_bandwidth_bytes_per_s": 3e12, "write_bandwidth_bytes_per_s": 3e12, "latency_s": 3e-7,
@@ -108,4 +110,4 @@ def fabric_of(
 
 def yaml_of(calibration: Calibration) -> dict[str, Any]:
     """The library of a calibration over the wire `link`, as it stands in a file."""
-    return {"library": yaml_reader.plain(fitted([calibration], wires={calibration.where: "link"}).library)}
+    return {"library": yaml.safe_load(fitted([calibration], wires={calibration.where: "link"}).yaml())["library"]}

@@ -7,8 +7,9 @@ from openshelf.fabric.cost import Cost, Leg
 from openshelf.fabric.fabric import Fabric
 from openshelf.fabric.fields import nearest
 from openshelf.fabric.files import local_path, presets
-from openshelf.fabric.laws.regimes import Law, Regime
+from openshelf.fabric.laws.regimes import PARTS, Law, Regime, typical
 from openshelf.fabric.laws.shapes import Work, work
+from openshelf.fabric.laws.squares import bounded
 from openshelf.fabric.laws.tokens import Phase, Tokens
 from openshelf.fabric.library import Crossing, Library, LibraryRegime, TokenPhase
 from openshelf.fabric.model import (
@@ -63,6 +64,7 @@ _LATER = {
 
 __all__ = [
     "FULL",
+    "PARTS",
     "QUICK",
     "SIZES",
     "TRUST",
@@ -116,6 +118,7 @@ __all__ = [
     "Wires",
     "Work",
     "bill",
+    "bounded",
     "compare",
     "derived",
     "differences",
@@ -138,6 +141,7 @@ __all__ = [
     "semantics",
     "summary",
     "switches",
+    "typical",
     "used_figures",
     "weakest",
     "work",
