@@ -1,52 +1,258 @@
-"""twin.nccl: measured collectives of real machines, predicted from calibrations on other rows of the same machines.
+"""twin.ranks8, twin.nccl: measured collectives of real machines, predicted from other rows than those predicted.
 
-All-reduces are run by the twin, as rings over a switch with the calibrated step and bandwidth, after the calibrated
-launch. Used by twin.py; by itself it prints every row. The data is profiling data of microsoft/vidur (MIT), read from
-beside the repository, or from where OPENSHELF_DATA says.
+Every machine and library in the tables is fitted three times: on its rows of up to 4 ranks, from which more are
+predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the constants of the
+other machines and its own link's public rate. Times are what the twin says of a fabric with the fitted library. Beside
+them stands a straight line fitted to the same rows: a start, seconds for each step and for each byte moved.
+
+Tables are network/nccl_one_node.csv, network/custom_allreduce.csv and nccl_measured.json of the data's directory
+(--data, or OPENSHELF_DATA, or beside the repository); machines, versions and rank counts are those that are there.
+Used by twin.py; by itself it prints every row, and whether it was fitted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from kit.data import DATA
+from kit.machines import fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
-from openshelf.fabric import Calibration, LinkClass, Semantics, SwitchClass, compare, fit, read_measured
-from openshelf.fabric.topologies import single_switch
+from openshelf.fabric import (
+    PARTS,
+    Calibration,
+    Law,
+    Regime,
+    Series,
+    Wanted,
+    bounded,
+    fit,
+    read_measured,
+    typical,
+    work,
+)
 from openshelf.twin import Twin
 
-PATH = DATA / "nccl_measured.json"
+FEW = 4
+SMALL, LARGE = 1 << 10, 64 << 20
+BARS = {"1 KiB to 64 MiB": 12.0, "above 64 MiB": 7.0}
 
 
-def simulated(found: Calibration, nbytes: int, ranks: int, channels: int) -> float:
-    """Seconds of a ring all-reduce, by the twin."""
-    wire = LinkClass("calibrated", found.ring_bytes_per_s * channels)
-    twin = Twin(single_switch(ranks, wire, SwitchClass("switch", ranks)), Semantics("step", overhead_s=found.step_s))
-    return found.launch(nbytes) + twin.collective("all_reduce", nbytes, algorithm="ring").seconds
+@dataclass(frozen=True)
+class Said:
+    """One measured row, what the twin says of it, what the straight line says, and whether it was fitted."""
+
+    series: Series
+    nbytes: int
+    measured_s: float
+    said_s: float
+    line_s: float
+    fitted: bool
+
+    @property
+    def error(self) -> float:
+        return self.said_s / self.measured_s - 1
+
+    @property
+    def line_error(self) -> float:
+        return self.line_s / self.measured_s - 1
+
+    @property
+    def text(self) -> str:
+        use = "fitted" if self.fitted else "predicted"
+        return (
+            f"{use:9} {self.series.name:70} {self.nbytes:12d} B measured {self.measured_s * 1e6:11.2f} us "
+            f"twin {self.said_s * 1e6:11.2f} us {self.error:+7.1%} line {self.line_error:+7.1%}"
+        )
 
 
-def nccl_rows(every: bool = True) -> list[Row]:
-    """The bar's row, and, with `every`, one for each predicted row; none where the data is not there."""
-    if not PATH.exists():
-        return []
-    measured = read_measured(PATH)
-    rows = compare(measured, fit(measured), simulated)
-    note = f"not monotone: {'; '.join(sorted({each.name for each in measured if each.falls}))}"
-    case = "median absolute error within nodes, 4 MiB and more"
-    large = [row for row in rows if row.use == "predicted" and row.where == "within" and row.nbytes >= 4 << 20]
-    error = median(abs(row.error) for row in large)
-    made = [Row("twin.nccl", case, 100 * error, "%", "measured", None, None, bar="<= 15", note=note)]
-    for row in rows if every else ():
-        if row.use == "predicted":
-            case = f"{row.series}, {row.nbytes} bytes: measured {row.measured_s * 1e6:.1f} us"
-            ratio, flags = row.modelled_s / row.measured_s, "; ".join(row.flags)
-            made.append(Row("twin.nccl.row", case, row.modelled_s * 1e6, "us", "measured", ratio, None, note=flags))
+def machines(series: Iterable[Series]) -> dict[tuple[str, str], list[Series]]:
+    """Series by machine and library."""
+    found: dict[tuple[str, str], list[Series]] = {}
+    for each in series:
+        found.setdefault((each.machine, each.library), []).append(each)
+    return found
+
+
+def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[float, float, float]]) -> list[Said]:
+    """Every row of some series, by the twin on a fabric with the calibration's library."""
+    made = []
+    twins = {ranks: Twin(fabric_of(found, ranks)) for ranks in {each.ranks for each in measured}}
+    for series in measured:
+        twin = twins[series.ranks]
+        asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
+        assert asked
+        start_s, step_s, byte_s = lines.get(series.collective, (0.0, 0.0, 0.0))
+        for nbytes, seconds in series.points:
+            time_s = twin.collective(series.collective, nbytes, algorithm="library").seconds
+            line_s = start_s + asked.steps * step_s + asked.moved * nbytes * byte_s
+            made.append(Said(series, nbytes, seconds, time_s, line_s, series.ranks in found.ranks))
     return made
 
 
-if __name__ == "__main__":
-    args = arguments(__doc__ or "")
+def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]]:
+    """A start, seconds a step and a byte moved for each collective, by least squares of relative errors."""
+    made: dict[str, tuple[float, float, float]] = {}
+    for kind in dict.fromkeys(each.collective for each in measured):
+        rows = []
+        for each in measured:
+            asked = work("ring", kind, each.ranks) or work("exchange", kind, each.ranks)
+            if each.collective == kind and asked:
+                rows += [(1 / s, asked.steps / s, asked.moved * nbytes / s) for nbytes, s in each.points]
+        start_s, step_s, byte_s = bounded(np.array(rows), np.ones(len(rows)), np.zeros(3)).tolist()
+        made[kind] = (start_s, step_s, byte_s)
+    return made
+
+
+def from_few_ranks(measured: Sequence[Series]) -> list[Said]:
+    """Rows of more than 4 ranks, from those of up to 4 of the same machine and library."""
+    made = []
+    for (machine, _), own in machines(measured).items():
+        few = [each for each in own if each.ranks <= FEW]
+        more = [each for each in own if each.ranks > FEW and each.collective in {one.collective for one in few}]
+        if few and more:
+            made += said([*few, *more], fit(few, wanted(machine))[0], straight(few))
+    return made
+
+
+def each_count_left_out(measured: Sequence[Series]) -> list[Said]:
+    """Rows of each rank count, from those of the other counts."""
+    made = []
+    for (machine, _), own in machines(measured).items():
+        counts = sorted({each.ranks for each in own})
+        for ranks in counts if len(counts) > 1 else ():
+            rest = [each for each in own if each.ranks != ranks]
+            out = [each for each in own if each.ranks == ranks]
+            made += said(out, fit(rest, wanted(machine))[0], straight(rest))
+    return made
+
+
+def each_machine_left_out(measured: Sequence[Series]) -> list[Said]:
+    """Rows of each machine, from the constants of the others and the link's public rate; those unknown are left out."""
+    every = {key: (fit(own, wanted(key[0]))[0], own) for key, own in machines(measured).items() if public(key[0])}
+    made = []
+    for (machine, library), (found, own) in every.items():
+        others = [
+            each for (name, _), (each, _) in every.items() if name != machine and _kernels(each) == _kernels(found)
+        ]
+        if others:
+            law = as_others(others, wanted(machine), _kernels(found))
+            series = [each for key, (_, all_of) in every.items() if key[0] != machine for each in all_of]
+            unseen = Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, found.link_bytes_per_s, ())
+            made += said(own, unseen, straight([each for each in series if each.library == library] or series))
+    return made
+
+
+def _kernels(found: Calibration) -> bool:
+    return bool(found.library) and not found.library.startswith("nccl")
+
+
+def as_others(others: Sequence[Calibration], told: Wanted, kernels: bool) -> Law:
+    """The median of other machines' constants; rates as shares of the link, but what a rank does by itself as it is."""
+    assert told.link_bytes_per_s
+    regimes, unused = [], []
+    for start in typical(told.link_bytes_per_s, told.reduces, kernels):
+        seen = [
+            (regime, each)
+            for each in others
+            for regime in each.law.regimes
+            if regime.name == start.name and regime.name not in each.law.unused and not each.law.sharing
+        ]
+        if not seen:
+            unused.append(start.name)
+            regimes.append(start)
+            continue
+        values = np.array([[getattr(regime, part) for part in PARTS] for regime, _ in seen])
+        shares = np.array([regime.s_per_byte * each.link_bytes_per_s for regime, each in seen])
+        middle = np.median(values, axis=0)
+        middle[2] = float(np.median(shares)) / told.link_bytes_per_s
+        regimes.append(start.of(middle))
+    return Law(tuple[Regime, ...](regimes), 0.0, tuple(unused))
+
+
+def of_sizes(rows: Iterable[Said]) -> dict[str, list[Said]]:
+    """Rows by the ranges that have a bar; those below are in none."""
+    every = list(rows)
+    return {
+        "1 KiB to 64 MiB": [row for row in every if SMALL <= row.nbytes <= LARGE],
+        "above 64 MiB": [row for row in every if row.nbytes > LARGE],
+    }
+
+
+def off(rows: Sequence[Said]) -> float:
+    """The median absolute error, in per cent."""
+    return 100 * median(abs(row.error) for row in rows)
+
+
+def line_off(rows: Sequence[Said]) -> float:
+    return 100 * median(abs(row.line_error) for row in rows)
+
+
+def summed(report: Report, id: str, rows: Sequence[Said], bars: bool) -> None:
+    """One row for each range of sizes, the worst first as a share of its bar; then one for each machine and library."""
+    ranges = {name: some for name, some in of_sizes(rows).items() if some}
+    for name in sorted(ranges, key=lambda each: -off(ranges[each]) / BARS[each]):
+        some = ranges[name]
+        bar, note = (f"<= {BARS[name]:g}" if bars else ""), f"a straight line: {line_off(some):.1f} %"
+        case = f"{name}, {len(some)} rows: median absolute error"
+        report.add(Row(id, case, off(some), "%", "straight line", line_off(some) / off(some), None, bar=bar, note=note))
+    for (machine, library), own in machines(each.series for each in rows).items():
+        for name, some in ranges.items():
+            mine = [row for row in some if row.series in own]
+            if mine:
+                case = f"{machine} {library}, {name}"
+                ratio = line_off(mine) / off(mine)
+                report.add(Row(f"{id}.machine", case, off(mine), "%", "straight line", ratio, None))
+
+
+def old_rows(data: Path) -> list[Said]:
+    """All-reduces of 4 ranks and more within nodes, from sends and two ranks."""
+    path = data / "nccl_measured.json"
+    measured = [each for each in read_measured(path) if each.where == "within"] if path.exists() else []
+    made = []
+    for (machine, _), own in machines(measured).items():
+        two = [each for each in own if each.ranks == 2]
+        made += said(own, fit(two, wanted(machine))[0], straight(two))
+    return made
+
+
+def nccl_rows(data: Path = DATA) -> list[Row]:
+    """twin.nccl: the bar's row; none where the data is not there."""
+    large = [row for row in old_rows(data) if not row.fitted and row.nbytes >= 4 << 20]
+    case = "median absolute error within nodes, 4 MiB and more, from two ranks"
+    return [Row("twin.nccl", case, off(large), "%", "measured", None, None, bar="<= 15")] if large else []
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", with_data=True)
+    data = Path(args.data) if args.data else DATA
     report = Report("measured collectives, predicted")
-    for each in nccl_rows():
+    tables = [data / "network" / name for name in ("nccl_one_node.csv", "custom_allreduce.csv")]
+    nccl, kernels = (read_measured(path) if path.exists() else [] for path in tables)
+    rows = from_few_ranks(nccl)
+    summed(report, "twin.ranks8", [row for row in rows if not row.fitted], bars=True)
+    summed(report, "twin.ranks8_kernels", [row for row in from_few_ranks(kernels) if not row.fitted], bars=False)
+    for row in rows if not args.quick else [each for each in rows if not each.fitted]:
+        print(row.text)
+    out = each_count_left_out(nccl)
+    summed(report, "twin.ranks_out", out, bars=False)
+    unseen = each_machine_left_out(nccl)
+    summed(report, "twin.machine_out", unseen, bars=False)
+    if not args.quick:
+        for title, some in (("each rank count left out", out), ("each machine left out", unseen)):
+            print(f"\n{title}:")
+            for row in some:
+                print(row.text)
+    for each in nccl_rows(data):
         report.add(each)
+    if not report.rows:
+        print(f"no tables of measured collectives in {data}")
     report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()

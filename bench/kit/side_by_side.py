@@ -91,8 +91,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def arguments(description: str, *, with_peers: bool = False, with_seeds: bool = False) -> argparse.Namespace:
+def arguments(
+    description: str, *, with_peers: bool = False, with_seeds: bool = False, with_data: bool = False
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
+    if with_data:
+        parser.add_argument("--data", metavar="DIRECTORY", help="where the measured tables are")
     if with_peers:
         parser.add_argument("--no-peers", action="store_true", help="ours alone")
     if with_seeds:

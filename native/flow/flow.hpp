@@ -22,16 +22,23 @@ public:
     // rate[i] of flow flows[i], whose path is path[path_at[f]] ... path[path_at[f + 1] - 1] and its cap caps[f].
     // Paths are not empty and name a resource once. Flows whose rate[i] is below `settled` keep it: when flows have ended
     // and nothing else has changed, that is right for all that were slower than the slowest of those, since filling up
-    // to that rate goes as it went before.
+    // to that rate goes as it went before. `weight`, empty or as long as `path`, is how often a flow's rate counts at each
+    // resource of its path: a flow that stands for several equal ones counts there as often as they are.
     void solve(std::span<const double> capacity, std::span<const std::int64_t> path_at, std::span<const std::int32_t> path,
-               std::span<const double> caps, std::span<const std::uint32_t> flows, std::span<double> rate,
-               double settled = 0);
+               std::span<const double> weight, std::span<const double> caps, std::span<const std::uint32_t> flows,
+               std::span<double> rate, double settled = 0);
 
 private:
+    template <bool weighted>
+    void fill(std::span<const double> capacity, std::span<const std::int64_t> path_at, std::span<const std::int32_t> path,
+              std::span<const double> weight, std::span<const double> caps, std::span<const std::uint32_t> flows,
+              std::span<double> rate, double settled);
+
     struct Shared {
         double share = 0;   // of each flow that is not frozen
         double left = 0;    // capacity that frozen flows leave
         std::uint32_t flows = 0;
+        double weight = 0;   // of those flows
         bool tight = false;  // its share is the smallest for every flow on it
         bool open = false;   // listed in open_
     };
@@ -41,6 +48,7 @@ private:
         std::uint32_t position;  // in `flows`
         std::uint32_t hops;
         const std::int32_t* path;
+        const double* weight;
         double cap;
         double least;  // the smallest share on the path, or the cap
     };

@@ -52,6 +52,8 @@ public:
 
     bool flow(std::int32_t task) const { return tasks_.path_at[task] < tasks_.path_at[task + 1]; }
 
+    bool all_done() const { return done_ == waits_.size(); }
+
     void check_done() const {
         if (done_ == waits_.size()) return;
         std::size_t task = 0;

@@ -19,9 +19,10 @@ constexpr double SAME = 1e-12;  // times that differ by less than this part are 
 
 class FluidRun {
 public:
-    FluidRun(std::vector<double> capacity, const FlowTasks& tasks, std::span<const FlowChange> changes, double window)
-        : capacity_(std::move(capacity)), tasks_(tasks), changes_(changes), window_(window), order_(tasks, result_),
-          solver_(capacity_.size()), users_(capacity_.size(), tasks) {}
+    FluidRun(std::vector<double> capacity, const FlowTasks& tasks, std::span<const FlowChange> changes, double window,
+             std::span<const FlowPaths> reroutes)
+        : capacity_(std::move(capacity)), tasks_(tasks), changes_(changes), reroutes_(reroutes), window_(window),
+          order_(tasks_, result_), solver_(capacity_.size()), users_(capacity_.size(), tasks_) {}
 
     FlowResult run() {
         auto begin = [this](std::int32_t task, double time) { this->begin(task, time); };
@@ -30,8 +31,9 @@ public:
             while (!timers_.empty() && timers_.top().time <= now_) take_timer(begin);
             if (stale_) solve();
             const double next = std::min({soonest(), timers_.empty() ? NEVER : timers_.top().time,
-                                          change_ < changes_.size() ? changes_[change_].time : NEVER});
-            if (next == NEVER) break;
+                                          change_ < changes_.size() ? changes_[change_].time : NEVER,
+                                          reroute_ < reroutes_.size() ? reroutes_[reroute_].time : NEVER});
+            if (next == NEVER || order_.all_done()) break;
             step(next, begin);
         }
         if (!active_.empty()) starved();
@@ -125,7 +127,10 @@ private:
             const bool change = change_ < changes_.size() && changes_[change_].time <= until;
             const double flow_time = at < ended_.size() ? ended_[at].first : NEVER;
             const double timer_time = timer ? timers_.top().time : NEVER;
-            if (change && changes_[change_].time <= std::min(flow_time, timer_time)) {
+            if (reroute_ < reroutes_.size() && reroutes_[reroute_].time <= std::min(until, std::min(flow_time, timer_time))) {
+                last = std::max(last, reroutes_[reroute_].time);
+                reroute(reroutes_[reroute_++]);
+            } else if (change && changes_[change_].time <= std::min(flow_time, timer_time)) {
                 last = std::max(last, changes_[change_].time);
                 capacity_[changes_[change_].resource] = changes_[change_].capacity;
                 change_++;
@@ -146,18 +151,27 @@ private:
         now_ = last;
     }
 
+    void reroute(const FlowPaths& paths) {
+        for (auto task : active_) users_.remove(task);
+        tasks_.path_at = paths.path_at, tasks_.path = paths.path;
+        users_.repath();
+        for (auto task : active_) users_.add(task);
+        stale_ = all_ = true;
+        settled_ = 0;
+    }
+
     // Only flows that share a resource with what changed, or with such a flow, and so on, can have another rate.
     void solve() {
-        if (follow()) {
+        if (!all_ && follow()) {
             some_rate_.clear();
             for (auto task : some_) some_rate_.push_back(rate_[where_[task]]);
-            solver_.solve(capacity_, tasks_.path_at, tasks_.path, tasks_.cap, some_, some_rate_, settled_);
+            solver_.solve(capacity_, tasks_.path_at, tasks_.path, tasks_.weight, tasks_.cap, some_, some_rate_, settled_);
             for (std::size_t i = 0; i < some_.size(); i++) rate_[where_[some_[i]]] = some_rate_[i];
         } else {
-            solver_.solve(capacity_, tasks_.path_at, tasks_.path, tasks_.cap, active_, rate_, settled_);
+            solver_.solve(capacity_, tasks_.path_at, tasks_.path, tasks_.weight, tasks_.cap, active_, rate_, settled_);
         }
         touched_.clear();
-        stale_ = false;
+        stale_ = all_ = false;
         settled_ = NEVER;
         result_.solves++;
     }
@@ -180,8 +194,9 @@ private:
     }
 
     std::vector<double> capacity_;
-    const FlowTasks& tasks_;
+    FlowTasks tasks_;  // its paths may become others
     std::span<const FlowChange> changes_;
+    std::span<const FlowPaths> reroutes_;
     double window_;
     FlowResult result_;
     FlowOrder order_;
@@ -194,19 +209,19 @@ private:
     std::vector<double> left_, rate_, some_rate_;
     std::vector<std::int32_t> touched_;  // resources whose flows changed since the last solve
     std::vector<std::pair<double, std::uint32_t>> ended_;
-    std::size_t change_ = 0;
+    std::size_t change_ = 0, reroute_ = 0;
     double now_ = 0;
     u64 age_ = 0;
     int pause_ = 0, backoff_ = 1;
-    bool stale_ = false;
+    bool stale_ = false, all_ = false;  // rates are to be computed anew; of all flows
     double settled_ = 0;  // the slowest of the flows that ended since the last solve; 0 if anything else changed
 };
 
 }  // namespace
 
 FlowResult run_flows(std::vector<double> capacity, const FlowTasks& tasks, std::span<const FlowChange> changes,
-                     double window) {
-    return FluidRun(std::move(capacity), tasks, changes, window).run();
+                     double window, std::span<const FlowPaths> reroutes) {
+    return FluidRun(std::move(capacity), tasks, changes, window, reroutes).run();
 }
 
 FlowResult run_messages(std::span<const double> capacity, std::span<const double> latency, const FlowTasks& tasks) {

@@ -21,6 +21,7 @@ struct FlowTasks {
     std::span<const double> work, delay, cap;
     std::span<const std::int64_t> path_at;  // tasks + 1
     std::span<const std::int32_t> path;
+    std::span<const double> weight;         // empty, or of each hop: how often the flow counts there (flow.hpp)
     std::span<const std::int32_t> stream;   // tasks of a stream run one at a time, in the order in which they become ready; -1: none
     std::span<const std::int32_t> lane;     // flows of a lane are on the wires one at a time, of those that wait the lowest number first; -1: none
     std::span<const std::int64_t> next_at;  // tasks + 1
@@ -33,6 +34,14 @@ struct FlowChange {
     double capacity;
 };
 
+// From `time` on every task has another path: routers have found out that links are dead, or alive again. Weights are not
+// for such runs.
+struct FlowPaths {
+    double time;
+    std::span<const std::int64_t> path_at;  // tasks + 1
+    std::span<const std::int32_t> path;
+};
+
 struct FlowResult {
     std::vector<double> start, finish;  // when its delay begins, when its last byte is there
     u64 events = 0;                     // moments at which something began or ended
@@ -42,7 +51,7 @@ struct FlowResult {
 // `window`: what happens within so many seconds is handled at once, with rates computed anew only after it; 0 is exact.
 // Both raise bad_input when tasks wait for one another, or a flow could never end.
 FlowResult run_flows(std::vector<double> capacity, const FlowTasks& tasks, std::span<const FlowChange> changes,
-                     double window);
+                     double window, std::span<const FlowPaths> reroutes = {});
 FlowResult run_messages(std::span<const double> capacity, std::span<const double> latency, const FlowTasks& tasks);
 
 }  // namespace osf::flow

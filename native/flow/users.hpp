@@ -29,6 +29,9 @@ public:
         }
     }
 
+    // The tasks have other paths now; nobody is on any resource.
+    void repath() { slot_.assign(tasks_.path.size(), 0); }
+
     // All flows that share a resource with `from`, with such flows, and so on; false if they are more than `most`.
     bool joined(const std::vector<std::int32_t>& from, std::size_t most, std::vector<u32>& flows) {
         flows.clear();

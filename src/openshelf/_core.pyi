@@ -520,6 +520,7 @@ def run_tasks(
     cap: Any,
     path_at: Any,
     path: Any,
+    weight: Any,
     stream: Any,
     lane: Any,
     next_at: Any,
@@ -529,6 +530,10 @@ def run_tasks(
     change_capacity: Any,
     window: float,
     whole_messages: bool,
+    reroute_time: Any,
+    reroute_at: Any,
+    reroute_begin: Any,
+    reroute_path: Any,
 ) -> tuple[Any, Any, int, int]: ...
 
 # a device of the host's own memory

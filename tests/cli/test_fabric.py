@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openshelf.cli import main
+from openshelf.fabric import Fabric
 
 
 def test_show_prints_a_summary_a_picture_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,17 +83,37 @@ def test_fit_reports_every_row_and_writes_what_can_be_included(
         "m/ranks2/per_node2": [[2048, 10], [1 << 20, 20], [1 << 24, 180], [1 << 26, 690]],
         "m/send_recv/per_node2": [[2048, 8], [1 << 20, 18], [1 << 24, 178]],
         "m/ranks4/per_node4": [[1 << 22, 80], [1 << 30, 16500]],
-        "other/ranks4/per_node4": [[1 << 22, 80]],
+        "other/ranks4/per_node4": [[1 << 22, 80], [1 << 23, 160]],
     }
     data, output = tmp_path / "m.json", tmp_path / "fit.yaml"
     data.write_text(json.dumps({"data": rows}))
-    assert main(["fabric", "fit", str(data), "--output", str(output)]) == 0
+    told = ["--machine", "m", "--link", "100e9"]
+    assert main(["fabric", "fit", str(data), *told, "--hold", "4", "--output", str(output)]) == 0
     text = capsys.readouterr().out
-    assert "median absolute error" in text
-    assert "left out, nothing to calibrate on: other" in text
-    assert "nccl-m-within" in output.read_text()
-    assert main(["fabric", "fit", str(data), "--json"]) == 0
+    assert "held back and predicted: median absolute error" in text
+    assert "wire: m-within" in output.read_text()
+    kept = [json.loads(line) for line in (tmp_path / "fit.yaml.ledger.jsonl").read_text().splitlines()]
+    assert [line["rows"] for line in kept] == [7]
+    assert main(["fabric", "fit", str(data), *told, "--hold", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(found["rows"]) == 9
+    assert [(row["ranks"], row["use"]) for row in found["rows"]].count((4, "predicted")) == 2
     assert [row["nbytes"] for row in found["rows"] if "beyond the calibrated sizes" in row["flags"]] == [1 << 30]
+    assert found["ledger"][0]["rows_sha256"] == kept[0]["rows_sha256"]
+    assert main(["fabric", "fit", str(data), "--output", str(output)]) == 1
+    assert "choose by --machine" in capsys.readouterr().err
+    assert main(["fabric", "fit", str(data), "--machine", "none"]) == 1
+    assert "no rows of machine 'none'" in capsys.readouterr().err
     assert main(["fabric", "fit", str(tmp_path / "none.json")]) == 1
+
+
+def test_fit_over_a_fabrics_wires_makes_a_library_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output = tmp_path / "m.json", tmp_path / "fit.yaml"
+    points = [[1 << n, 10 + (1 << n) / 2e5] for n in range(10, 28, 2)]
+    data.write_text(json.dumps({"data": {"m/ranks2/per_node2": points}}))
+    assert main(["fabric", "fit", str(data), "--fabric", "dgx-a100-ib", "--output", str(output)]) == 0
+    (tmp_path / "mine.yaml").write_text("name: mine\ninclude: [dgx-a100-ib, fit.yaml]\n")
+    mine = Fabric.load(tmp_path / "mine.yaml")
+    assert mine.library
+    assert mine.library.name == "m"
+    assert {each.wire for regime in mine.library.regimes for each in regime.crossings} == {"nvlink"}
+    capsys.readouterr()

@@ -70,7 +70,6 @@ def test_the_first_page_gets_its_table(tmp_path: Path, results: Path) -> None:
 def test_a_ratio_says_which_way_is_better() -> None:
     assert benchmarks.ratio_is(row("hosts.miss", 2.2, "x", "<= 3", 2.2)) == "less"
     assert benchmarks.ratio_is(row("tiers.hidden", 0.2, "% lost", "<= 5", 0.99)) == "more"
-    assert benchmarks.ratio_is(row("twin.nccl.row", 12.0, "us", "", 1.1)) == "1"
     assert benchmarks.ratio_is(row("offload.peak", 40.0, "% less", ">= 26", 1.01)) == "less"
     assert benchmarks.ratio_is(row("space.open_us", 1.0, "us", "<= 2")) == ""
     assert benchmarks.figure_is(row("offload.memory", 86.0, "MiB", "the least", 3.0)) == "less"
@@ -91,7 +90,7 @@ def test_a_benchmark_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 def test_every_benchmark_is_there() -> None:
     assert all((ROOT / "bench" / f"{each.name}.py").exists() for each in benchmarks.BENCHMARKS)
     with_rows = {path.stem for path in (ROOT / "bench").glob("*.py") if "report.finish(" in path.read_text()}
-    assert with_rows == {*(each.name for each in benchmarks.BENCHMARKS), "twin_nccl"}  # its rows are among twin's
+    assert with_rows == {each.name for each in benchmarks.BENCHMARKS}
     named = {(name, id) for name, id, _ in benchmarks.FIRST_PAGE}
     assert len(named) == 6
 

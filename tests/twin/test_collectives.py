@@ -58,10 +58,12 @@ def test_a_tree_all_reduce_hides_all_but_the_ends_of_its_chunks() -> None:
 
 
 def test_switches_that_reduce_send_every_byte_once() -> None:
-    made = Twin(top.single_switch(32, LINK, SWITCH)).collective("all_reduce", S, algorithm="in_switch")
+    can = SwitchClass("switch", 64, reduces=True)
+    made = Twin(top.single_switch(32, LINK, can)).collective("all_reduce", S, algorithm="in_switch")
     assert made.seconds == pytest.approx(S / B + 2 * L, rel=1e-9)
-    with pytest.raises(BadInput, match="switches reduce"):
-        Twin(top.ring(8, LINK)).collective("all_reduce", S, algorithm="in_switch")
+    for network in (top.ring(8, LINK), top.single_switch(32, LINK, SWITCH)):
+        with pytest.raises(BadInput, match="do not reduce"):
+            Twin(network).collective("all_reduce", S, algorithm="in_switch")
 
 
 def test_dimensions_carry_less_and_less() -> None:

@@ -15,7 +15,7 @@ static bool near(double a, double b, double part = 1e-9) { return std::abs(a - b
 
 // Tasks by hand: add() gives the number.
 struct Tasks {
-    std::vector<double> work, delay, cap;
+    std::vector<double> work, delay, cap, weight;
     std::vector<std::int64_t> path_at{0}, next_at;
     std::vector<std::int32_t> path, stream, lane, next;
     std::vector<std::vector<std::int32_t>> after;
@@ -35,7 +35,7 @@ struct Tasks {
             next.insert(next.end(), each.begin(), each.end());
             next_at.push_back(std::int64_t(next.size()));
         }
-        return {work, delay, cap, path_at, path, stream, lane, next_at, next};
+        return {work, delay, cap, path_at, path, weight, stream, lane, next_at, next};
     }
     FlowResult run(std::vector<double> capacity, std::vector<FlowChange> changes = {}, double window = 0) {
         const FlowTasks tasks = view();
@@ -79,7 +79,7 @@ static void test_rates_are_max_min_fair_on_random_ways() {
             cap.push_back(random() % 4 ? INF : 0.5 + double(random() % 10));
             which.push_back(std::uint32_t(f));
         }
-        MaxMin(capacity.size()).solve(capacity, at, path, cap, which, rate);
+        MaxMin(capacity.size()).solve(capacity, at, path, {}, cap, which, rate);
         std::vector<double> used(resources, 0), most(resources, 0);
         for (int f = 0; f < flows; f++)
             for (auto i = at[f]; i < at[f + 1]; i++) {

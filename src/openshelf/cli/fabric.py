@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._fit import add_fit
 from openshelf.cli._screen import console, printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ examples:
   openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
   openshelf fabric schema > fabric.json              the file's format, as a JSON schema
   openshelf fabric compare --svg compare.svg         loads and stores against messages on the same wires
-  openshelf fabric fit sendrecv.txt allreduce2.txt allreduce8.txt    calibrate on nccl-tests' output"""
+  openshelf fabric fit *.txt --fabric dgx-h100-ib --output fit.yaml  calibrate on nccl-tests' output"""
 
 
 def add(commands: Any) -> None:
@@ -49,17 +50,7 @@ def add(commands: Any) -> None:
         "schema", help="the JSON schema", description="Prints the JSON schema of a fabric's file."
     )
     schema.set_defaults(run=run_schema)
-    fitting = parts.add_parser(
-        "fit",
-        help="calibrate on measured collectives",
-        description="Calibrates latency and bandwidth of a machine's links on its send/recv and two-rank all-reduce, "
-        "from the output of nccl-tests (text) or JSON, and predicts the other rows, which nothing is fitted to.",
-    )
-    fitting.add_argument("files", nargs="+", metavar="FILE", help="output of sendrecv_perf or all_reduce_perf, or JSON")
-    fitting.add_argument("--machine", default="machine", help="what to call the machine of text files")
-    fitting.add_argument("--collective", choices=("all_reduce", "send_recv"), help="of text files that do not name it")
-    fitting.add_argument("--output", metavar="PATH", help="write the figures as YAML that a fabric can include")
-    fitting.set_defaults(run=run_fit)
+    fitting = add_fit(parts)
     wires = parts.add_parser(
         "compare",
         help="memory against message semantics",
@@ -148,20 +139,6 @@ def run_schema(args: argparse.Namespace) -> int:
     from openshelf.fabric import Fabric
 
     print(json.dumps(Fabric.schema(), indent=None if args.json else 2))
-    return 0
-
-
-def run_fit(args: argparse.Namespace) -> int:
-    from openshelf.cli._fit import print_fit
-    from openshelf.fabric import fit, fitted, read_measured, report
-
-    measured = [each for file in args.files for each in read_measured(file, args.collective, args.machine)]
-    if args.output:
-        Path(args.output).write_text(fitted(fit(measured)).yaml(), encoding="utf-8")
-    if args.json:
-        print(json.dumps(report(measured)))
-    else:
-        print_fit(report(measured))
     return 0
 
 

@@ -7,7 +7,13 @@ from openshelf.fabric.cost import Cost, Leg
 from openshelf.fabric.fabric import Fabric
 from openshelf.fabric.fields import nearest
 from openshelf.fabric.files import local_path, presets
+from openshelf.fabric.laws.regimes import PARTS, Law, Regime, typical
+from openshelf.fabric.laws.shapes import Work, work
+from openshelf.fabric.laws.squares import bounded
+from openshelf.fabric.laws.tokens import Phase, Tokens
+from openshelf.fabric.library import Crossing, Library, LibraryRegime, TokenPhase
 from openshelf.fabric.model import (
+    TRUST,
     Compute,
     Efficiency,
     EfficiencyPoint,
@@ -18,6 +24,7 @@ from openshelf.fabric.model import (
     LoadPoint,
     PageFigures,
     Place,
+    Source,
     weakest,
 )
 from openshelf.fabric.probe.effort import FULL, QUICK, Effort
@@ -29,18 +36,26 @@ from openshelf.fabric.wiring.wires import Switch, Wire, switches
 
 if TYPE_CHECKING:
     from openshelf.fabric.billing import Bill, Item, bill
+    from openshelf.fabric.calibration.csv_tables import is_token_table, read_tokens
+    from openshelf.fabric.calibration.fitting import Calibration, Wanted, compare, fit, ledger, left_out, report
+    from openshelf.fabric.calibration.nccl import read_measured
+    from openshelf.fabric.calibration.series import Series, TokenRow
+    from openshelf.fabric.calibration.tokens import TokenCalibration, fit_tokens
+    from openshelf.fabric.calibration.write import fitted
     from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
     from openshelf.fabric.derive import Derived, derived
-    from openshelf.fabric.fitting import Calibration, compare, fit, fitted, report
-    from openshelf.fabric.nccl import Series, read_measured
     from openshelf.fabric.summaries import differences, summary, used_figures
     from openshelf.fabric.wiring.topology import Topology
 
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
     "derive": ("Derived", "derived"),
-    "fitting": ("Calibration", "compare", "fit", "fitted", "report"),
-    "nccl": ("Series", "read_measured"),
+    "calibration.csv_tables": ("is_token_table", "read_tokens"),
+    "calibration.fitting": ("Calibration", "Wanted", "compare", "fit", "left_out", "ledger", "report"),
+    "calibration.nccl": ("read_measured",),
+    "calibration.series": ("Series", "TokenRow"),
+    "calibration.tokens": ("TokenCalibration", "fit_tokens"),
+    "calibration.write": ("fitted",),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
     "wiring.topology": ("Topology",),
@@ -49,13 +64,16 @@ _LATER = {
 
 __all__ = [
     "FULL",
+    "PARTS",
     "QUICK",
     "SIZES",
+    "TRUST",
     "USUAL",
     "Bill",
     "Calibration",
     "Compute",
     "Cost",
+    "Crossing",
     "Derived",
     "Efficiency",
     "EfficiencyPoint",
@@ -66,6 +84,10 @@ __all__ = [
     "Gemm",
     "Ids",
     "Item",
+    "Law",
+    "Leg",
+    "Library",
+    "LibraryRegime",
     "Link",
     "LinkClass",
     "LoadPoint",
@@ -75,24 +97,37 @@ __all__ = [
     "MessageProtocol",
     "Network",
     "PageFigures",
+    "Phase",
     "Place",
     "Priced",
     "Protocols",
+    "Regime",
     "Semantics",
     "Series",
-    "Leg",
+    "Source",
     "Switch",
     "SwitchClass",
+    "TokenCalibration",
+    "TokenPhase",
+    "TokenRow",
+    "Tokens",
     "Topology",
     "Values",
+    "Wanted",
     "Wire",
     "Wires",
+    "Work",
     "bill",
+    "bounded",
     "compare",
     "derived",
     "differences",
     "fit",
+    "fit_tokens",
     "fitted",
+    "is_token_table",
+    "ledger",
+    "left_out",
     "local_path",
     "media",
     "nearest",
@@ -100,13 +135,16 @@ __all__ = [
     "probe",
     "protocols",
     "read_measured",
+    "read_tokens",
     "report",
     "same_wires",
     "semantics",
     "summary",
     "switches",
+    "typical",
     "used_figures",
     "weakest",
+    "work",
 ]
 
 

@@ -17,6 +17,7 @@ from openshelf.fabric.cost import Cost
 from openshelf.fabric.fields import Checked, Problem, nearest, not_empty
 from openshelf.fabric.files import find
 from openshelf.fabric.include import load
+from openshelf.fabric.library import Library
 from openshelf.fabric.model import Compute, Link, Place, Protocol
 from openshelf.fabric.schema import schema_of
 from openshelf.fabric.wiring.media import Medium, media
@@ -35,8 +36,8 @@ class Fabric(Checked):
     """Memory places, the links between them, what computes, and how many of it are joined: one machine or many.
 
     Of many equal machines the file describes one, and the topology joins its `endpoint`s, each a compute by name;
-    endpoints that are memory only are the place `memory_endpoint`. `media`, `protocols` and `switches` add to those
-    that come with the package, or replace them by name.
+    endpoints that are memory only are the place `memory_endpoint`. `library` is what software between ranks and wires
+    costs. `media`, `protocols` and `switches` add to those that come with the package, or replace them by name.
     """
 
     format: int = field(default=FORMAT, kw_only=True)
@@ -54,6 +55,7 @@ class Fabric(Checked):
     endpoint: str = field(default="", kw_only=True)
     memory_endpoint: str = field(default="", kw_only=True)
     topology: Topology | None = field(default=None, kw_only=True)
+    library: Library | None = field(default=None, kw_only=True)
 
     @classmethod
     def later_types(cls) -> dict[str, Any]:
@@ -130,6 +132,10 @@ class Fabric(Checked):
         source stores (or sends), or the target loads (or asks, and is sent).
         """
         return join.semantics(self, nbytes, source, target, access)
+
+    def crossed(self, source: int, target: int) -> list[str]:
+        """The names of the wires on the way from one endpoint of the topology to another."""
+        return [each.name for each in join.crossed(self, self.network.path(source, target))]
 
     def send(self, nbytes: int, source: int, target: int, *, access: Access = "store") -> Cost:
         """What `nbytes` from one endpoint of the topology to another cost, alone there; memories not counted."""

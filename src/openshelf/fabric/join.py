@@ -10,7 +10,7 @@ from openshelf.errors import BadInput, OpenshelfError
 from openshelf.fabric.cost import Cost, Leg, along, busy_s, require_size, through
 from openshelf.fabric.fields import Path, Problem, nearest
 from openshelf.fabric.model import Link, Place, Source, weakest
-from openshelf.fabric.wiring.network import Network, Semantics
+from openshelf.fabric.wiring.network import Ids, Network, Semantics
 from openshelf.fabric.wiring.protocols import Access, beyond
 from openshelf.fabric.wiring.protocols import semantics as semantics_of
 from openshelf.fabric.wiring.wires import Wire, compiled, latency_of, medium_problems
@@ -30,19 +30,20 @@ def network(fabric: Fabric) -> Network:
     return topology.compile(fabric.topology, wires, switches)
 
 
-def crossed(fabric: Fabric, source: int, target: int) -> list[Wire]:
-    """The wires on the way from one endpoint to another."""
+def crossed(fabric: Fabric, path: Ids) -> list[Wire]:
+    """The wires of the resources on a path."""
     joined = fabric.network
     wires = {each.name: each for each in fabric.wires}
-    return [wires[joined.links[joined.resource_role(each)].name] for each in joined.path(source, target)]
+    return [wires[joined.links[joined.resource_role(each)].name] for each in path.tolist()]
 
 
 def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) -> Semantics:
     """See `Fabric.semantics`."""
     require_size(nbytes)
-    path_s = float(fabric.network.latency_s[fabric.network.path(source, target)].sum())
-    names = list(dict.fromkeys(wire.protocol for wire in crossed(fabric, source, target)))
-    width = float(fabric.network.capacity_bytes_per_s[fabric.network.path(source, target)].min(initial=math.inf))
+    path = fabric.network.path(source, target)
+    path_s = float(fabric.network.latency_s[path].sum())
+    names = list(dict.fromkeys(wire.protocol for wire in crossed(fabric, path)))
+    width = float(fabric.network.capacity_bytes_per_s[path].min(initial=math.inf))
     place, parts = _place(fabric, source), []
     for name in names:
         protocol = fabric.known_protocols[name]
@@ -75,7 +76,7 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
     if not len(path):
         raise BadInput(f"source and target are both endpoint {source}: nothing crosses the network")
     legs = []
-    for wire, resource in zip(crossed(fabric, source, target), path, strict=True):
+    for wire, resource in zip(crossed(fabric, path), path, strict=True):
         width = float(joined.capacity_bytes_per_s[resource])
         _, bandwidth = through(nbytes, width, 0.0, costs)
         label = f"{wire.name} ({joined.resource_role(int(resource))})"
@@ -124,6 +125,8 @@ def problems(fabric: Fabric) -> list[Problem]:
         if name and name not in names:
             message = f"no such name {name!r}; expected one of {', '.join(names) or '(none)'}{nearest(name, names)}"
             found.append(((key,), message))
+    if fabric.library:
+        found += fabric.library.wire_problems([each.name for each in fabric.wires])
     return found or _topology_problems(fabric)
 
 

@@ -59,7 +59,7 @@ def _field(hint: Any, rules: Any, definitions: dict[str, Any]) -> dict[str, Any]
         return made | ({"minItems": 1} if rules.get("not_empty") else {})
     if hint is str:
         return {"type": "string"} | ({"minLength": 1} if rules.get("not_empty") else {})
-    made = {"type": {int: "integer", float: "number"}[hint]}
+    made = {"type": {int: "integer", float: "number", bool: "boolean"}[hint]}
     if "above" in rules:
         made["exclusiveMinimum"] = rules["above"]
     if "at_least" in rules:

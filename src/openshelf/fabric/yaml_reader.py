@@ -107,12 +107,15 @@ class _Reader:
     def scalar(self, hint: Any, node: yaml.Node, path: Path) -> Any:
         number = hint in (int, float)
         wanted = "a whole number" if hint is int else "a number" if number else "some text"
+        wanted = "true or false" if hint is bool else wanted
         if get_origin(hint) is Literal:
             wanted = f"one of {', '.join(get_args(hint))}"
         if not isinstance(node, yaml.ScalarNode) or (node.tag == "tag:yaml.org,2002:null" and not node.style):
             return self.note(node, path, f"expected {wanted}, {_came(node)} came")
+        if hint is bool and (node.style or node.value not in ("true", "false")):
+            return self.note(node, path, f"expected {wanted}, {_came(node)} came")
         if not number:
-            return node.value
+            return node.value == "true" if hint is bool else node.value
         short = not node.style and len(node.value) <= _LONGEST_NUMBER
         match = _NUMBER.fullmatch(node.value) if short else None
         if not match or (hint is int and (match[1] or match[2])):

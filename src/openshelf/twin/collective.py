@@ -25,6 +25,10 @@ class Collective:
     """The least trustworthy kind of figure that went into it, where a fabric says."""
     beyond: tuple[str, ...] = ()
     """Which sizes were extrapolated."""
+    chunks: int = 1
+    """In how many parts it went."""
+    regime: str = ""
+    """The regime of the fabric's library that it was run in, if any."""
 
     @property
     def approximate(self) -> bool:
@@ -45,9 +49,9 @@ class Collective:
     def plain(self) -> dict[str, Any]:
         """Plain values for `json`."""
         return {
-            "kind": self.kind, "algorithm": self.algorithm, "ranks": self.ranks, "bytes": self.nbytes,
+            "kind": self.kind, "algorithm": self.algorithm, "chunks": self.chunks, "ranks": self.ranks, "bytes": self.nbytes,
             "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
             "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source,
-            "beyond": list(self.beyond),
+            "beyond": list(self.beyond), "regime": self.regime,
             "load": [each.plain() for each in self.load],
         }  # fmt: skip

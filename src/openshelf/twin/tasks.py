@@ -16,6 +16,7 @@ from openshelf import _core
 from openshelf.errors import BadInput
 from openshelf.fabric import Ids, Network, Semantics, Values
 from openshelf.twin.costs import Costs, priced
+from openshelf.twin.flows import Flows
 
 COMPUTE, FLOW, MEMORY = 0, 1, 2
 KINDS = ("compute", "flow", "memory")
@@ -28,6 +29,15 @@ class Change:
     time_s: float
     resource: int
     capacity_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Reroute:
+    """From a moment on every task's path is another: routers know which links are dead."""
+
+    time_s: float
+    path_at: Ids = field(repr=False)
+    path: Ids = field(repr=False)
 
 
 class Tasks:
@@ -43,6 +53,7 @@ class Tasks:
             name: [] for name in ("work", "delay", "cap", "stream", "lane", "rank", "kind", "hops")
         }
         self._path: list[NDArray[np.int32]] = []
+        self._weight: list[Values] = []  # of each hop, where flows stand for several
         self._before: list[Ids] = []
         self._after: list[Ids] = []
 
@@ -121,6 +132,30 @@ class Tasks:
             path=path,
         )
 
+    def repeat(self, steps: Sequence[Flows], connections: Sequence[Ids], turns: int) -> int:
+        """The flows of steps, each as often as it is done, all of it `turns` over; gives the first one's number."""
+
+        def column(values: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
+            return np.tile(np.concatenate([np.tile(v, s.times) for v, s in zip(values, steps, strict=True)]), turns)
+
+        count = turns * sum(len(each) * each.times for each in steps)
+        if any(each.weight is not None for each in steps):
+            made = [np.ones(len(each.path)) if each.weight is None else each.weight for each in steps]
+            self._weight.append(column(made).astype(np.float64))
+        hops = [np.diff(each.at) for each in steps]
+        return self._add(
+            count,
+            work=column([np.where(many > 0, each.wire, 0.0) for many, each in zip(hops, steps, strict=True)]),
+            delay=column([each.delay for each in steps]),
+            cap=column([each.cap for each in steps]),
+            stream=np.full(count, -1, np.int32),
+            lane=column(connections),
+            rank=column([each.rank for each in steps]).astype(np.int32),
+            kind=np.full(count, FLOW, np.int8),
+            hops=column(hops),
+            path=column([each.path for each in steps]).astype(np.int64),
+        )
+
     def new_connections(self, count: int) -> int:
         """The first of so many connections that nothing uses."""
         first, self._connections = self._connections, self._connections + count
@@ -152,6 +187,14 @@ class Tasks:
         indptr = np.zeros(self.count + 1, np.int64)
         np.cumsum(self.column("hops"), out=indptr[1:])
         return indptr, np.concatenate([np.empty(0, np.int32), *self._path])
+
+    def weights(self) -> Values:
+        """How often flows count at each hop; empty if once."""
+        if not self._weight:
+            return np.empty(0)
+        made = np.concatenate(self._weight)
+        assert len(made) == sum(len(each) for each in self._path), "weighted and other flows in one graph"
+        return made
 
     def _one(
         self, kind: int, work: float, delay: float, cap: float, path: Ids, rank: int, after: Sequence[int], stream: int,
@@ -196,7 +239,7 @@ class Times:
         return float(self.finish.max()) if len(self.finish) else 0.0
 
 
-def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0) -> Times:
+def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0, reroutes: Sequence[Reroute] = ()) -> Times:
     """Runs a graph natively; with a window, what happens within so many seconds is handled at once."""
     network = tasks.network
     if changes and network.whole_messages:
@@ -206,6 +249,8 @@ def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0) -> 
             raise BadInput(f"resource {change.resource} is not in {network.name!r}, which has {network.resources}")
         if not (change.time_s >= 0 and change.capacity_bytes_per_s >= 0):
             raise BadInput(f"a change needs a time and a capacity of at least 0; {change} came")
+    if reroutes and network.whole_messages:
+        raise BadInput("flows take other ways only where they cut through; this network stores whole messages")
     ordered = sorted(changes, key=lambda change: change.time_s)
     path_at, path = tasks.paths()
     next_at, after = tasks.order()
@@ -217,6 +262,7 @@ def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0) -> 
         cap=_doubles(tasks.column("cap")),
         path_at=path_at,
         path=path,
+        weight=tasks.weights(),
         stream=tasks.column("stream").astype(np.int32),
         lane=tasks.column("lane").astype(np.int32),
         next_at=next_at,
@@ -226,6 +272,10 @@ def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0) -> 
         change_capacity=np.array([change.capacity_bytes_per_s for change in ordered], np.float64),
         window=window_s,
         whole_messages=network.whole_messages,
+        reroute_time=np.array([each.time_s for each in reroutes], np.float64),
+        reroute_at=np.concatenate([np.empty(0, np.int64), *(each.path_at for each in reroutes)]),
+        reroute_begin=np.cumsum([0, *(len(each.path) for each in reroutes)]).astype(np.int64),
+        reroute_path=np.concatenate([np.empty(0, np.int32), *(each.path.astype(np.int32) for each in reroutes)]),
     )
     return Times(start, finish, events, solves)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openshelf.errors import BadInput
-from openshelf.fabric.topologies.parts import Table, choose, join, numbered, one, require
+from openshelf.fabric.topologies.parts import Table, choose, join, numbered, one, require, striped
 from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Paths, SwitchClass
 
 
@@ -25,6 +25,7 @@ def leaf_spine(
     leaf: SwitchClass,
     spine: SwitchClass | None = None,
     uplinks_per_spine: int = 1,
+    planes: int = 1,
 ) -> Network:
     """Leaves of so many endpoints, each joined to every spine; oversubscribed as the numbers make it."""
     for what, value in (("endpoints_per_leaf", endpoints_per_leaf), ("leaves", leaves), ("spines", spines)):
@@ -36,7 +37,8 @@ def leaf_spine(
     _require_ports(spine, leaves * uplinks_per_spine, "a spine")
     shape = _Shape(endpoints_per_leaf, leaves, 1, ups, 0)
     name = f"leaf-spine of {endpoints_per_leaf * leaves}"
-    return _made(name, endpoints_per_leaf * leaves, shape, host_link, up_link, (leaf, leaves), (spine, spines), None)
+    made = _made(name, endpoints_per_leaf * leaves, shape, host_link, up_link, (leaf, leaves), (spine, spines), None)
+    return striped(made, planes)
 
 
 def fat_tree(
@@ -46,12 +48,15 @@ def fat_tree(
     levels: int = 3,
     oversubscription: float = 1.0,
     up_link: LinkClass | None = None,
+    planes: int = 1,
 ) -> Network:
     """A fat tree of one class of switch, as small as holds `endpoints`.
 
     `oversubscription` is down-links to up-links of a leaf: 1 is non-blocking, 3 has a third of the bandwidth above.
     """
     require("endpoints", endpoints, 2)
+    if planes != 1:
+        return striped(fat_tree(endpoints, host_link, switch, levels, oversubscription, up_link), planes)
     if levels not in (1, 2, 3):
         raise BadInput(f"levels is {levels!r}; expected 1, 2 or 3")
     if not oversubscription >= 1:
@@ -114,20 +119,26 @@ def _made(
 ) -> Network:
     table = Table()
     table.switch(*leaf)
-    first = [table.wires("host-leaf", endpoints, host_link)]
-    first.append(table.wires("host-leaf", endpoints, host_link, leaf[0].latency_s))
+    first = [table.wires("host-leaf", endpoints, host_link, enters=leaf[0])]
+    first.append(table.wires("host-leaf", endpoints, host_link, leaf[0]))
     if agg:
         table.switch(*agg)
         role = "leaf-agg" if core else "leaf-spine"
         count = leaf[1] * shape.ups
-        first.append(table.wires(role, count, up_link, leaf[0].latency_s))
-        first.append(table.wires(role, count, up_link, agg[0].latency_s))
+        first.append(table.wires(role, count, up_link, leaf[0], agg[0]))
+        first.append(table.wires(role, count, up_link, agg[0], leaf[0]))
         if core:
             table.switch(*core)
             count = agg[1] * shape.above
-            first.append(table.wires("agg-core", count, up_link, agg[0].latency_s))
-            first.append(table.wires("agg-core", count, up_link, core[0].latency_s))
-    return table.network(name, endpoints, _Clos(shape, tuple(first)), name_of=numbered("host"))
+            first.append(table.wires("agg-core", count, up_link, agg[0], core[0]))
+            first.append(table.wires("agg-core", count, up_link, core[0], agg[0]))
+    below, above = leaf[0].reduces, all(each[0].reduces for each in (agg, core) if each)
+    even = shape.downs < endpoints and endpoints % shape.downs == 0
+    return table.network(
+        name, endpoints, _Clos(shape, tuple(first)), name_of=numbered("host"),
+        dimensions=(shape.downs, endpoints // shape.downs) if even else (),
+        reducing=(below, below and above) if even else (below and above,),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def graph(
         if edge.a == edge.b:
             raise BadInput(f"{name}: a link joins {edge.a!r} to itself")
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
-            more_s = switches[a].latency_s if a in switches else 0.0
-            first = table.wires(edge.link.name, edge.count, edge.link, more_s, edge.count if a == edge.a else 0)
+            ends = switches.get(a), switches.get(b)
+            first = table.wires(edge.link.name, edge.count, edge.link, *ends, edge.count if a == edge.a else 0)
             hops[number[a]].setdefault(number[b], []).extend(range(first, first + edge.count))
             ports[number[a]] += edge.count
     for node, kind in switches.items():

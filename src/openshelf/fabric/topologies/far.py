@@ -40,14 +40,18 @@ def dragonfly(
     total = routers * endpoints_per_router
     table.switch(switch, routers)
     first = (
-        table.wires("host-router", total, host_link),
-        table.wires("host-router", total, host_link, switch.latency_s),
-        table.wires("local", routers * routers_per_group, local_link, switch.latency_s,
+        table.wires("host-router", total, host_link, enters=switch),
+        table.wires("host-router", total, host_link, switch),
+        table.wires("local", routers * routers_per_group, local_link, switch, switch,
                     routers * (routers_per_group - 1) / 2),
-        table.wires("global", groups * ports, global_link, switch.latency_s, groups * parallel * (groups - 1) / 2),
+        table.wires("global", groups * ports, global_link, switch, switch, groups * parallel * (groups - 1) / 2),
     )  # fmt: skip
     router = _Dragonfly(groups, routers_per_group, endpoints_per_router, global_links_per_router, parallel, first)
-    return table.network(f"dragonfly of {total}", total, router, name_of=numbered("host"))
+    sizes = (endpoints_per_router, routers_per_group, groups)
+    return table.network(
+        f"dragonfly of {total}", total, router, name_of=numbered("host"), dimensions=sizes,
+        reducing=(switch.reduces, False, False),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def sites(site: Network, count: int, gateways: int, long_link: LinkClass) -> Net
         )
     table, inside = Table(), site.endpoints - gateways
     table.take(site, count)
-    first = table.wires("long", count * count * gateways, long_link, 0.0, count * (count - 1) * gateways / 2)
+    first = table.wires("long", count * count * gateways, long_link, cables=count * (count - 1) * gateways / 2)
     router = _Sites(site.router, count, inside, gateways, site.resources, first)
     made = table.network(
         f"{count} sites of {site.name}", count * inside, router, dimensions=(inside, count),
@@ -150,6 +154,7 @@ def with_memory(
     made = table.network(network.name, network.endpoints, _Ends(network.router, low, high, read, write))
     return replace(
         made, memories=network.memories, dimensions=network.dimensions, name_of=network.name_of,
+        reducing=network.reducing,
         whole_messages=network.whole_messages, direct=network.direct, places=(*network.places, *places),
     )  # fmt: skip
 

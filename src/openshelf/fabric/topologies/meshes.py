@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from openshelf.errors import BadInput
-from openshelf.fabric.topologies.parts import Piece, Table, join, numbered, one, require, spread
+from openshelf.fabric.topologies.parts import Piece, Table, join, numbered, one, require, spread, striped
 from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Paths, SwitchClass
 
 Kind = Literal["ring", "mesh", "switch"]
@@ -47,7 +47,11 @@ def product(dimensions: Sequence[Dimension], name: str = "") -> Network:
     router = _Product(tuple(dimensions), tuple(firsts))
     made = name or " x ".join(f"{dimension.kind} {dimension.size}" for dimension in dimensions)
     direct = any(dimension.kind != "switch" for dimension in dimensions)
-    return table.network(made, total, router, dimensions=sizes, name_of=numbered("npu"), direct=direct)
+    reducing = tuple(bool(each.switch and each.switch.reduces) for each in dimensions)
+    return table.network(
+        made, total, router, dimensions=sizes, name_of=numbered("npu"), direct=direct, reducing=reducing,
+        reconfiguration_s=tuple(each.switch.reconfiguration_s if each.switch else 0.0 for each in dimensions),
+    )  # fmt: skip
 
 
 def ring(endpoints: int, link: LinkClass) -> Network:
@@ -74,9 +78,9 @@ def nd_full_mesh(sizes: Sequence[int], links: Sequence[LinkClass]) -> Network:
     return product(made, f"full mesh {'x'.join(map(str, sizes))}")
 
 
-def single_switch(endpoints: int, link: LinkClass, switch: SwitchClass) -> Network:
-    """Every endpoint on one switch."""
-    return product([Dimension("switch", endpoints, link, switch)], f"switch of {endpoints}")
+def single_switch(endpoints: int, link: LinkClass, switch: SwitchClass, planes: int = 1) -> Network:
+    """Every endpoint on one switch, or by a port each on so many `planes` of it."""
+    return striped(product([Dimension("switch", endpoints, link, switch)], f"switch of {endpoints}"), planes)
 
 
 def _add(table: Table, dimension: Dimension, role: str, total: int) -> int:
@@ -95,8 +99,8 @@ def _add(table: Table, dimension: Dimension, role: str, total: int) -> int:
             "endpoints: use a fat tree, or a switch with more ports"
         )
     table.switch(dimension.switch, total // dimension.size)
-    first = table.wires(role, total, dimension.link)
-    table.wires(role, total, dimension.link, dimension.switch.latency_s)
+    first = table.wires(role, total, dimension.link, enters=dimension.switch)
+    table.wires(role, total, dimension.link, dimension.switch)
     return first
 
 

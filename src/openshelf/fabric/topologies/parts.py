@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Paths, Rout
 
 Piece = tuple[Ids, Ids]
 """A part of every path: how many resources it adds to each, and those resources, path after path."""
+
+
+MOST = 40_000_000
+"""Resources of a network: some 20 bytes each, and as much again while a collective runs."""
 
 
 class Table:
@@ -28,15 +33,32 @@ class Table:
         self._capacity: list[NDArray[np.float64]] = []
         self._latency: list[NDArray[np.float64]] = []
 
-    def wires(self, role: str, count: int, link: LinkClass, more_s: float = 0.0, cables: float | None = None) -> int:
-        """Adds `count` directions of a link; gives the first one's id. A direction is half a cable unless said."""
-        first = self.add(role, count, link.bandwidth_bytes_per_s, link.latency_s + more_s)
+    def wires(
+        self,
+        role: str,
+        count: int,
+        link: LinkClass,
+        leaves: SwitchClass | None = None,
+        enters: SwitchClass | None = None,
+        cables: float | None = None,
+    ) -> int:
+        """Adds `count` directions of a link that leaves one switch and enters another; gives the first one's id.
+
+        No direction carries more than the ports at its ends do. A direction is half a cable unless said.
+        """
+        width = min([link.bandwidth_bytes_per_s, *(each.port_bytes_per_s for each in (leaves, enters) if each)])
+        first = self.add(role, count, width, link.latency_s + (leaves.latency_s if leaves else 0.0))
         self.links[role] = link
         self.cables[role] = self.cables.get(role, 0) + int(count / 2 if cables is None else cables)
         return first
 
     def add(self, role: str, count: int, bandwidth: float, latency_s: float) -> int:
         """Adds `count` resources of a role; gives the first one's id."""
+        if self.size + count > MOST:
+            raise BadInput(
+                f"{count} resources of role {role!r} make {self.size + count}: more than the {MOST} that a network may "
+                "have here; take fewer endpoints, or a topology with fewer links"
+            )
         if role not in self.roles:
             self.roles.append(role)
         first, self.size = self.size, self.size + count
@@ -68,6 +90,12 @@ class Table:
 
     def network(self, name: str, endpoints: int, router: Router, **more: Any) -> Network:
         more.setdefault("whole_messages", any(kind.store_and_forward for kind in self.switches))
+        turned = [kind.name for kind in self.switches if kind.reconfiguration_s]
+        if turned and not any(more.get("reconfiguration_s", ())):
+            raise BadInput(
+                f"{turned[0]!r} switches circuits, and {name!r} is made of switches that pass packets on; a circuit "
+                "switch may join endpoints in a single_switch, or in a dimension of a product"
+            )
         return Network(
             name, endpoints, router, tuple(self.roles), np.concatenate(self._role), np.concatenate(self._capacity),
             np.concatenate(self._latency), self.links, self.cables, self.switches, **more,
@@ -125,3 +153,16 @@ def require(what: str, value: int, least: int = 1) -> None:
 
 def numbered(word: str) -> Callable[[int], str]:
     return lambda i: f"{word}{i}"
+
+
+def striped(network: Network, planes: int) -> Network:
+    """The network `planes` times beside one another: an endpoint has a port in each, and its bytes are over all."""
+    require("planes", planes)
+    if planes == 1:
+        return network
+    return replace(
+        network,
+        capacity_bytes_per_s=network.capacity_bytes_per_s * planes,
+        cables={role: count * planes for role, count in network.cables.items()},
+        switches={kind: count * planes for kind, count in network.switches.items()},
+    )

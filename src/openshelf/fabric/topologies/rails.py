@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from openshelf.errors import BadInput
 from openshelf.fabric.topologies.clos import fat_tree, leaf_spine, rails_first
 from openshelf.fabric.topologies.meshes import torus
-from openshelf.fabric.topologies.parts import Piece, Table, join, one, piece, require
+from openshelf.fabric.topologies.parts import Piece, Table, join, one, piece, require, striped
 from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Paths, Router, SwitchClass
 
 
@@ -34,6 +34,7 @@ def rail_optimised(
     up_link: LinkClass,
     switch: SwitchClass,
     uplinks_per_spine: int = 1,
+    xplanes: int = 1,
 ) -> Network:
     """Units of nodes with one leaf switch for each rail, all leaves joined by spines."""
     require("nodes", nodes)
@@ -42,7 +43,9 @@ def rail_optimised(
     units = -(-nodes // nodes_per_unit)
     outer = leaf_spine(nodes_per_unit, units * per_node, spines, rail_link, up_link, switch, None, uplinks_per_spine)
     where = rails_first(nodes * per_node, per_node, nodes_per_unit)
-    return _nodes(f"rail-optimised {nodes} x {per_node}", nodes, per_node, xlink, xswitch, outer, 1, where)
+    return _nodes(
+        f"rail-optimised {nodes} x {per_node}", nodes, per_node, xlink, xswitch, outer, 1, where, xplanes=xplanes
+    )
 
 
 def rail_only(
@@ -54,12 +57,15 @@ def rail_only(
     switch: SwitchClass,
     levels: int = 2,
     oversubscription: float = 1.0,
+    xplanes: int = 1,
 ) -> Network:
     """A separate network for each rail; bytes change rails inside their node."""
     require("nodes", nodes, 2)
     require("per_node", per_node, 2)
     rail = fat_tree(nodes, rail_link, switch, 1 if nodes <= switch.ports else levels, oversubscription)
-    return _nodes(f"rail-only {nodes} x {per_node}", nodes, per_node, xlink, xswitch, rail, per_node, None)
+    return _nodes(
+        f"rail-only {nodes} x {per_node}", nodes, per_node, xlink, xswitch, rail, per_node, None, xplanes=xplanes
+    )
 
 
 def scalepool(
@@ -75,6 +81,7 @@ def scalepool(
     memories_per_leaf: int = 0,
     up_link: LinkClass | None = None,
     uplinks_per_spine: int = 1,
+    xplanes: int = 1,
 ) -> Network:
     """XLink racks joined by a CXL Clos (`spines`) or torus (`shape`), with memory nodes after the accelerators.
 
@@ -101,7 +108,7 @@ def scalepool(
     memory = np.arange(memories, dtype=np.int64)
     where = np.concatenate([np.arange(ranks), (racks + memory // each) * per_rack + memory % each])
     name = f"ScalePool {racks} x {per_rack} + {memories}"
-    return _nodes(name, racks, per_rack, xlink, xswitch, outer, 1, where, memories, ("accelerator", "memory"))
+    return _nodes(name, racks, per_rack, xlink, xswitch, outer, 1, where, memories, ("accelerator", "memory"), xplanes)
 
 
 def _attached(inner: Network, each: int, link: LinkClass, switch: SwitchClass) -> Network:
@@ -109,12 +116,13 @@ def _attached(inner: Network, each: int, link: LinkClass, switch: SwitchClass) -
     table = Table()
     total = inner.endpoints * each
     table.switch(switch, inner.endpoints)
-    up = table.wires("host-leaf", total, link)
-    down = table.wires("host-leaf", total, link, switch.latency_s)
+    up = table.wires("host-leaf", total, link, enters=switch)
+    down = table.wires("host-leaf", total, link, switch)
     offset = table.take(inner)
     router = _Attached(inner.router, each, up, down, offset)
     made = table.network(inner.name, total, router)
     made.latency_s[offset:] += switch.latency_s  # every hop between switches leaves one
+    np.minimum(made.capacity_bytes_per_s[offset:], switch.port_bytes_per_s, out=made.capacity_bytes_per_s[offset:])
     return made
 
 
@@ -144,18 +152,25 @@ def _nodes(
     where: Ids | None,
     memories: int = 0,
     words: tuple[str, str] = ("gpu", "memory"),
+    xplanes: int = 1,
 ) -> Network:
     ranks = nodes * per_node
     if xswitch.ports < per_node:
         raise BadInput(f"switch {xswitch.name!r} has {xswitch.ports} ports and should join {per_node} in a node")
     table = Table()
     table.switch(xswitch, nodes)
-    up = table.wires("xlink", ranks, xlink)
-    down = table.wires("xlink", ranks, xlink, xswitch.latency_s)
+    up = table.wires("xlink", ranks, xlink, enters=xswitch)
+    down = table.wires("xlink", ranks, xlink, xswitch)
+    inside = table.network(name, ranks, outer.router)  # for its counts: as many planes as an accelerator has ports
+    table = Table()
+    table.take(striped(inside, xplanes))
     offset = table.take(outer, copies)
+    if where is not None:
+        table.cables["host-leaf"] = ranks + memories  # a leaf may have room for more
     router = _Nodes(ranks, per_node, up, down, offset, outer.router, outer.resources if copies > 1 else 0, where)
     return table.network(
         name, ranks + memories, router, memories=memories, dimensions=(per_node, nodes),
+        reducing=(xswitch.reduces, bool(outer.switches) and all(each.reduces for each in outer.switches)),
         name_of=lambda i: f"{words[0]}{i}" if i < ranks else f"{words[1]}{i - ranks}",
     )  # fmt: skip
 

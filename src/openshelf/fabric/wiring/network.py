@@ -43,12 +43,19 @@ class LinkClass:
 
 @dataclass(frozen=True)
 class SwitchClass:
-    """One kind of switch; with `store_and_forward` it takes in a message whole before it sends any of it on."""
+    """One kind of switch; with `store_and_forward` it takes in a message whole before it sends any of it on.
+
+    One that `reduces` adds up what passes through it, and copies what goes to many (NVLS, SHARP). One that needs
+    `reconfiguration_s` joins each port with one other (light), and takes that long to join it with another one.
+    """
 
     name: str
     ports: int
     latency_s: float = 0.0
     store_and_forward: bool = False
+    reduces: bool = False
+    port_bytes_per_s: float = math.inf
+    reconfiguration_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.ports < 2:
@@ -125,6 +132,10 @@ class Network:
     name_of: Callable[[int], str] = field(default=lambda i: f"endpoint{i}", repr=False)
     direct: bool = False
     """Some endpoints pass on what is for others: there are links between endpoints without a switch."""
+    reducing: tuple[bool, ...] = ()
+    """Of each dimension (or of all, where there is none): whether the switches that join it reduce what passes."""
+    reconfiguration_s: tuple[float, ...] = ()
+    """Of each dimension, where circuits are switched: how long it takes to join an endpoint with another one."""
     memories: int = 0
     """The last so many endpoints hold memory and compute nothing: no ranks run there."""
     places: tuple[tuple[str, int, int, int], ...] = field(default=(), repr=False)

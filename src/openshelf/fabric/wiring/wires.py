@@ -45,7 +45,10 @@ class Wire(Checked):
 
 @dataclass(frozen=True)
 class Switch(Checked):
-    """A kind of switch: `packet`, or `circuit` (light is not looked at: no latency, but time to reconfigure)."""
+    """A kind of switch: `packet`, or `circuit` (light is not looked at: no latency, but time to reconfigure).
+
+    One that `reduces` adds up what passes through it, and copies what goes to many (NVLS, SHARP).
+    """
 
     name: str = field(metadata=not_empty)
     ports: int = field(metadata=above_zero)
@@ -58,17 +61,29 @@ class Switch(Checked):
     failures_fit: Figure | None = None
     reconfiguration_s: Figure | None = None
     forwarding: Literal["cut-through", "store-and-forward"] = "cut-through"
+    reduces: bool = False
 
     def problems(self) -> list[Problem]:
         found = super().problems()
         if not found and self.kind == "circuit" and not self.reconfiguration_s:
             found.append(((), f"switch {self.name!r} switches circuits: reconfiguration_s is needed"))
+        if not found and self.kind == "packet" and self.reconfiguration_s:
+            found.append((("reconfiguration_s",), "expected with `kind: circuit` only: packets need none"))
+        if not found and self.kind == "circuit" and self.reduces:
+            found.append((("reduces",), "expected with `kind: packet` only: light is not looked at"))
         return found
 
     def compiled(self) -> SwitchClass:
         """For a topology's generator."""
-        latency_s = self.latency_s.value if self.latency_s else 0.0
-        return SwitchClass(self.name, self.ports, latency_s, self.forwarding == "store-and-forward")
+        return SwitchClass(
+            self.name,
+            self.ports,
+            self.latency_s.value if self.latency_s else 0.0,
+            self.forwarding == "store-and-forward",
+            self.reduces,
+            self.port_bandwidth_bytes_per_s.value,
+            self.reconfiguration_s.value if self.reconfiguration_s else 0.0,
+        )
 
 
 @dataclass(frozen=True)

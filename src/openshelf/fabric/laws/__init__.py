@@ -1,0 +1,1 @@
+"""Laws of communication: few constants from which the times of collectives and exchanges follow."""

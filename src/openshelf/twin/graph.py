@@ -1,0 +1,136 @@
+"""Steps as a task graph: every flow of every chunk, or one for all that are equal.
+
+A chunk's tasks are made once and repeated, and so is a step that is done many times over: a graph of a million flows is
+made by as many operations as a chunk has different steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openshelf.fabric import Ids
+from openshelf.twin.flows import Flows
+from openshelf.twin.tasks import Tasks
+
+_Waits = tuple[Ids, Ids]
+"""(ranks, tasks): each rank waits for the task beside it, and may be there several times."""
+
+
+@dataclass
+class _Chunk:
+    """The tasks of one chunk, numbered from 0: task after[i] waits for before[i]."""
+
+    flows: list[Flows]
+    before: Ids
+    after: Ids
+    first: Ids
+    """Flows that wait for no other of the chunk."""
+    begins: dict[int, _Waits]
+    """By phase: the first flows of each rank."""
+    ends: dict[int, _Waits]
+    """By phase: what each rank has to wait for when it is through."""
+    count: int
+
+
+def add_chunks(
+    tasks: Tasks, variants: Sequence[Sequence[Flows]], ranks: int, chunks: int = 1, active: int = 0,
+    after: Sequence[int] = (),
+) -> Ids:  # fmt: skip
+    """Adds so many chunks of steps; gives the last ones' flows. Chunk i goes as variant i modulo their number does.
+
+    What a rank sends to the same other goes in order, one message at a time on the wires; so do chunks, one behind the
+    other. Latencies are not in the way: a message may leave while the one before it is still arriving. With `active`,
+    a chunk enters a phase only when the one so many before it is through with that phase.
+    """
+    ways = _ways(variants, ranks)
+    connections = tasks.new_connections(len(ways))
+    made = [_chunk(steps, ranks) for steps in variants]
+    turns, start = -(-chunks // len(made)), tasks.count
+    each = sum(one.count for one in made)  # tasks of one chunk of every variant
+    every = [flows for one in made for flows in one.flows]
+    lanes = [connections + np.searchsorted(ways, _way(flows, ranks)) for flows in every]
+    tasks.repeat(every, lanes, turns)
+    turn, base = np.arange(turns, dtype=np.int64)[:, None] * each + start, 0
+    bases = []
+    for one in made:
+        tasks.link((one.before + base + turn).ravel(), (one.after + base + turn).ravel())
+        first = (one.first + base + turn).ravel()
+        tasks.link(np.tile(np.asarray(after, np.int64), len(first)), np.repeat(first, len(after)))
+        bases.append(base)
+        base += one.count
+    for number in range(active, turns * len(made)) if active else ():
+        one, other = made[number % len(made)], made[(number - active) % len(made)]
+        own = start + number // len(made) * each + bases[number % len(made)]
+        held = start + (number - active) // len(made) * each + bases[(number - active) % len(made)]
+        for phase, (who, flow) in one.begins.items():
+            if phase in other.ends:
+                ranked, waited = other.ends[phase]
+                tasks.link(*_matches(ranked, waited + held, who, flow + own, ranks))
+    return np.arange(tasks.count - each, tasks.count, dtype=np.int64)
+
+
+def _way(flows: Flows, ranks: int) -> Ids:
+    return flows.src * ranks + flows.dst if flows.way is None else flows.way
+
+
+def _ways(variants: Sequence[Sequence[Flows]], ranks: int) -> Ids:
+    return np.unique(np.concatenate([_way(each, ranks) for steps in variants for each in steps]))
+
+
+def _chunk(steps: Sequence[Flows], ranks: int) -> _Chunk:
+    nobody = np.empty(0, np.int64)
+    waits: _Waits = (nobody, nobody)
+    links: list[tuple[Ids, Ids]] = []
+    free: list[Ids] = []
+    begins: dict[int, _Waits] = {}
+    ends: dict[int, _Waits] = {}
+    count = 0
+    for flows in steps:
+        own = count + np.arange(len(flows), dtype=np.int64)
+        links.append(_matches(*waits, flows.src, own, ranks))
+        alone = np.ones(len(flows), bool)
+        alone[links[-1][1] - count] = False
+        free.append(own[alone])
+        begins[flows.phase] = _new(begins.get(flows.phase, (nobody, nobody)), flows.src, own)
+        waits = _latest(*waits, flows.src, flows.dst, own, ranks)
+        if flows.times > 1:
+            turn = np.arange(1, flows.times, dtype=np.int64)[:, None] * len(flows)
+            before, after = _matches(*waits, flows.src, own, ranks)
+            links.append(((before + turn - len(flows)).ravel(), (after + turn).ravel()))
+            moved = np.where(waits[1] >= count, (flows.times - 1) * len(flows), 0)
+            waits = waits[0], waits[1] + moved
+        count += flows.times * len(flows)
+        ends[flows.phase] = waits
+    before, after = (np.concatenate([pair[i] for pair in links]) for i in (0, 1))
+    return _Chunk(list(steps), before, after, np.concatenate(free), begins, ends, count)
+
+
+def _new(begins: _Waits, src: Ids, own: Ids) -> _Waits:
+    """The first flows of ranks that had none in the phase so far are added."""
+    more = ~np.isin(src, begins[0])
+    return np.concatenate([begins[0], src[more]]), np.concatenate([begins[1], own[more]])
+
+
+def _matches(ranks: Ids, waited: Ids, src: Ids, own: Ids, count: int) -> tuple[Ids, Ids]:
+    """(before, after): each flow waits for all that its source waits for."""
+    order = np.argsort(ranks, kind="stable")
+    ends = np.cumsum(np.bincount(ranks, minlength=count))
+    begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    many = (ends - begins)[src].astype(np.int64)
+    shift = np.arange(int(many.sum()), dtype=np.int64) - np.repeat(np.cumsum(many) - many, many)
+    return waited[order][np.repeat(begins[src], many) + shift], np.repeat(own, many)
+
+
+def _latest(ranks: Ids, waited: Ids, src: Ids, dst: Ids, own: Ids, count: int) -> _Waits:
+    """A rank that received waits for what came; one that only sent, for that; others for what they waited for."""
+    received, sent = np.zeros(count, bool), np.zeros(count, bool)
+    received[dst], sent[src] = True, True
+    only_sent = sent[src] & ~received[src]
+    stays = ~(received | sent)[ranks]
+    return (
+        np.concatenate([ranks[stays], dst, src[only_sent]]),
+        np.concatenate([waited[stays], own, own[only_sent]]),
+    )

@@ -1,0 +1,238 @@
+"""A fabric's library between ranks and wires: regimes that flows are run in, and what the library itself would do.
+
+The twin runs an algorithm once in every regime that could be the fastest: its launch comes first, each step over known
+wires costs the regime's step instead of the protocol's start, and bytes go at the regime's rate there. `library` asks
+the law instead of flows: one regime inside a domain (ranks that reach each other over the same wires), and among
+several domains reduce-scatter inside, all-reduce between, all-gather inside, all in a pipeline, so that the slower of
+inside and between sets the pace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from openshelf.errors import BadInput
+from openshelf.fabric import TRUST, Fabric, Ids, Library, LibraryRegime, Semantics, Source, work
+from openshelf.twin.collective import Collective
+from openshelf.twin.costs import Costs
+
+_IN_QUESTION = 2
+"""So many regimes are run, the fastest by the law of one domain."""
+_LACKS = {True: "a bare network", False: "this fabric"}
+_SAME = 1e-3
+_PAIRS = ("all_to_all", "send_recv")
+_SHAPES = {"in_switch": ("in_switch",)}
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One regime, for one collective: seconds before its first step, and what flows cost in it."""
+
+    name: str
+    launch_s: float
+    costs: Costs
+    source: Source
+    peer_s: float = 0.0
+    """What each further peer that a rank sends to adds to a step."""
+    in_switch: bool = False
+
+
+def fastest_regime(
+    fabric: Fabric | None, kind: str, algorithm: str, who: Ids, nbytes: float, run_in: Callable[[Spoken], Collective]
+) -> Collective | None:
+    """A collective as `run_in` runs it, in the regime where it is fastest; None if there is no library for it."""
+    made = [_launched(run_in(each), each) for each in regimes(fabric, kind, algorithm, len(who), nbytes)]
+    return min(made, key=lambda each: each.seconds, default=None)
+
+
+def nearer(flows: Collective, law: Collective) -> Collective:
+    """The faster of a collective by flows and by the library's law, which then loads links as the flows do."""
+    if law.seconds >= flows.seconds * (1 - _SAME):
+        return flows
+    part = flows.seconds / law.seconds
+    load = tuple(replace(each, mean=each.mean * part, most=each.most * part) for each in flows.load)
+    return replace(law, load=load)
+
+
+def _launched(made: Collective, regime: Spoken) -> Collective:
+    seconds = made.seconds + regime.launch_s
+    part = made.seconds / seconds
+    load = tuple(replace(each, mean=each.mean * part, most=each.most * part) for each in made.load)
+    source = next((each for each in reversed(TRUST) if each in (made.source, regime.source)), regime.source)
+    return replace(made, seconds=seconds, load=load, source=source, regime=regime.name)
+
+
+def regimes(fabric: Fabric | None, kind: str, algorithm: str, ranks: int, nbytes: float) -> list[Spoken]:
+    """The regimes to run a collective in; none where the fabric has no library for it."""
+    if fabric is None or fabric.library is None:
+        return []
+    shapes = _SHAPES.get(algorithm, ("exchange", "peers") if kind in _PAIRS else ("ring",))
+    every = [each for each in fabric.library.regimes if work(each.shape, kind, ranks)]
+    able = [each for each in every if each.shape in shapes]
+    if "in_switch" in algorithm and every and (not able or algorithm != "in_switch"):
+        raise BadInput(
+            f"library {fabric.library.name!r} does no {kind} by {algorithm!r}: it has "
+            f"{', '.join(each.name for each in every)}; it reduces in switches with a regime of shape in_switch, among "
+            "ranks of one domain"
+        )
+    wires = [each.name for each in fabric.wires]
+    guess = {}
+    for each in able:
+        law = each.law(wires)
+        guess[each.name] = (law and law.seconds(kind, ranks, nbytes, fabric.library.sharing)) or 0.0
+    first = sorted(able, key=lambda each: guess[each.name])[:_IN_QUESTION]
+    return [_spoken(fabric, fabric.library, each, kind, ranks, nbytes) for each in first]
+
+
+def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, ranks: int, nbytes: float) -> Spoken:
+    asked = work(regime.shape, kind, ranks)
+    assert asked
+    own_s = asked.own * nbytes / regime.own_bytes_per_s.value if regime.own_bytes_per_s else 0.0
+    peers_s = 0.0
+    if kind in _PAIRS:  # all peers are begun one after the other, and then served at the same time
+        peers_s = asked.steps * max(each.step_s.value for each in regime.crossings)
+    crowd = (ranks / 2) ** library.sharing
+    if regime.shape == "in_switch":
+        crowd *= 1 + 1 / ranks
+    totals = {each.name: each.total_bytes_per_s for each in fabric.wires}
+
+    def costs(size: int, source: int, target: int) -> Semantics:
+        base = fabric.semantics(size, source, target)
+        wires = fabric.crossed(source, target)
+        crossing = regime.on(wires)
+        if crossing is None:
+            return base
+        path_s = float(fabric.network.latency_s[fabric.network.path(source, target)].sum())
+        step_s = 0.0 if peers_s else max(each.step_s.value for each in regime.crossings if each.wire in wires)
+        rate = crossing.bandwidth_bytes_per_s.value / crowd
+        known = all(any(each.wire == wire for each in regime.crossings) for wire in wires)
+        start_s = max(0.0, step_s - path_s) if known else base.overhead_s + step_s
+        said = replace(base, name=regime.name, overhead_s=start_s)
+        if known:
+            said = replace(said, fragment_s=0.0, fragment_bytes=0, copies=0.0)
+        if regime.shape != "peers" and totals[crossing.wire] <= min(totals[wire] for wire in wires):
+            share = min(1.0 if known else base.efficiency, rate / totals[crossing.wire])
+            return replace(said, efficiency=share, rate_cap_bytes_per_s=np.inf if known else base.rate_cap_bytes_per_s)
+        return replace(said, rate_cap_bytes_per_s=min(base.rate_cap_bytes_per_s, rate / base.efficiency))
+
+    further = [each.step_s.value for one in library.regimes if one.shape == "peers" for each in one.crossings]
+    peer_s = 0.0 if kind in _PAIRS else max(further, default=0.0)
+    launch_s = regime.launch_s.value + own_s + peers_s
+    return Spoken(regime.name, launch_s, costs, regime.source, peer_s, regime.shape == "in_switch")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """How many ranks share the innermost wires, these wires, and those beyond to the farthest rank."""
+
+    ranks: int
+    inside: tuple[str, ...]
+    beyond: tuple[str, ...]
+    farthest: int
+
+
+def domain(fabric: Fabric, ranks: Ids | None = None) -> Domain:
+    """The domain of the first of some ranks, or of all."""
+    network = fabric.network
+    who = np.arange(network.ranks) if ranks is None else ranks
+    others = who[1:]
+    at, path = network.paths(np.repeat(who[:1], len(others)), others)
+    roles = np.bitwise_or.reduceat(np.left_shift(1, network.role[path].astype(np.int64)), at[:-1])
+    far = int(others[int(np.argmax(np.diff(at)))])
+    inside = tuple(dict.fromkeys(fabric.crossed(int(who[0]), int(others[0]))))
+    beyond = tuple(dict.fromkeys(fabric.crossed(int(who[0]), far)))
+    return Domain(1 + int((roles == roles[0]).sum()), inside, beyond, far)
+
+
+def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Collective:
+    """What a fabric's library does, by its law; raises BadInput where it says nothing of it."""
+    if fabric is None or fabric.library is None:
+        raise BadInput(
+            f"{_LACKS[fabric is None]} has no library; write one with `openshelf fabric fit --output`, and include it "
+            "in a fabric"
+        )
+    library, found, ranks = fabric.library, domain(fabric, who), len(who)
+    if found.ranks == ranks:
+        alone_s, law = library.law(found.inside).fastest(kind, ranks, nbytes)
+        tried = [(alone_s, law.name)]
+    else:
+        tried = [
+            (over_s, each.name)
+            for each in library.regimes
+            if (over_s := _over_domains(fabric, each, found, kind, ranks, nbytes)) is not None
+        ]
+    if not tried:
+        raise BadInput(f"library {library.name!r} says nothing of {kind} over several domains of {found.ranks} ranks")
+    seconds, name = min(tried)
+    source = next(each.source for each in library.regimes if each.name == name)
+    how = "by the library's law" + ("" if found.ranks == ranks else ": inside domains and between them, in a pipeline")
+    return Collective(kind, "library", ranks, nbytes, seconds, how, 0, (), source, regime=name)
+
+
+def exchange_of(
+    fabric: Fabric | None, phase: str, tokens: int, units: int, topk: int, experts: int, token_bytes: float
+) -> float:
+    """See `Twin.exchange`."""
+    if fabric is None or fabric.library is None:
+        raise BadInput(f"{_LACKS[fabric is None]} has no library, which would know {phase!r}")
+    if not (tokens > 0 and units > 1 and 0 < topk <= experts and token_bytes >= 0):
+        raise BadInput(
+            f"{tokens} tokens of {token_bytes} bytes to {topk} of {experts} experts over {units} units; expected at "
+            "least 1 token, 2 units, and not more experts for a token than there are"
+        )
+    return fabric.library.phase(phase).seconds(tokens, units, topk, experts, token_bytes)
+
+
+def _over_domains(
+    fabric: Fabric, regime: LibraryRegime, found: Domain, kind: str, ranks: int, nbytes: float
+) -> float | None:
+    """Domains that are not whole are counted as if they were."""
+    inside = regime.law(found.inside)
+    asked = work(regime.shape, kind, ranks)
+    if inside is None or asked is None or regime.shape not in ("ring", "exchange"):
+        return None
+    domains = -(-ranks // found.ranks)
+    step_s, s_per_byte = _between(fabric, regime, found)
+    if regime.shape == "exchange":
+        near, far = (found.ranks - 1) / ranks * nbytes, (ranks - found.ranks) / ranks * nbytes
+        moved_s = max(near * inside.s_per_byte, far * s_per_byte)
+        return inside.launch_s + asked.steps * inside.step_s + moved_s + nbytes / ranks * inside.own_s_per_byte
+    within, between = work("ring", kind, found.ranks), work("ring", kind, domains)
+    assert within
+    assert between
+    near_s = nbytes * (within.moved * inside.s_per_byte + within.own * inside.own_s_per_byte)
+    # Between domains: (steps, times the bytes) round a ring; up and down a tree; up to the switches and down.
+    ways = [(between.steps, between.moved)]
+    if kind == "all_reduce":
+        ways.append((2 * math.ceil(math.log2(domains)), 2.0))
+        ways += [(2, 1.0)] if _adds_up(fabric) else []
+    far_s = min(steps * step_s + max(near_s, far * nbytes / found.ranks * s_per_byte) for steps, far in ways)
+    return inside.launch_s + within.steps * inside.step_s + far_s
+
+
+def _between(fabric: Fabric, regime: LibraryRegime, found: Domain) -> tuple[float, float]:
+    """A step between domains, and seconds a byte: as fitted for these wires, else as their protocols have it."""
+    outer = [wire for wire in found.beyond if wire not in found.inside]
+    crossing = regime.on(outer)
+    if crossing:
+        return crossing.step_s.value, 1 / crossing.bandwidth_bytes_per_s.value
+    path = fabric.network.path(0, found.farthest)
+    said = fabric.semantics(1 << 20, 0, found.farthest)
+    width = float(fabric.network.capacity_bytes_per_s[path].min())
+    rate = min(width, said.rate_cap_bytes_per_s) * said.efficiency
+    return said.overhead_s + float(fabric.network.latency_s[path].sum()), 1 / rate
+
+
+def reduces_inside(fabric: Fabric) -> bool:
+    """Whether the switches inside a domain add up."""
+    return bool(fabric.network.reducing[:1] == (True,))
+
+
+def _adds_up(fabric: Fabric) -> bool:
+    """Whether the switches between domains do."""
+    outer = fabric.network.reducing[1:]
+    return bool(outer) and all(outer)
