@@ -27,6 +27,7 @@ public:
     ssize_t write(const void* from, u64 bytes, u64 at) override {
         return whole(bytes, [&](u64 done) { return ::pwrite(fd_, static_cast<const char*>(from) + done, bytes - done, off_t(at + done)); });
     }
+    int descriptor() const override { return fd_; }
     int sync() override { return ::fdatasync(fd_) < 0 ? -errno : 0; }
     ssize_t size() override {
         struct stat status {};

@@ -21,6 +21,7 @@ public:
     virtual ssize_t write(const void* from, u64 bytes, u64 at) = 0;
     virtual int sync() = 0;             // what was written before is there after a power cut
     virtual ssize_t size() = 0;
+    virtual int descriptor() const { return -1; }  // for reads that the kernel queues; -1: there is none
     virtual int allocate(u64 bytes) = 0;  // makes it that long, with room on the disk for all of it where the file system can
 };
 

@@ -9,6 +9,7 @@
 #include "bind/space.hpp"
 #include "space/sync.hpp"
 #include "tables/choose.hpp"
+#include "tables/cold.hpp"
 #include "tables/update.hpp"
 
 namespace nb = nanobind;
@@ -103,6 +104,11 @@ void bind_tables(nb::module_& m) {
         .def("set_steps", [](Table& table, u64 steps) { set_steps(table, steps); })
         .def("steps_address", [](Table& table) { return u64(&table.head().steps); })
         .def("prefetch", [](Table& table, const GivenIds& ids) { nb::gil_scoped_release release; prefetch_rows(table, ids_of(ids)); }, "ids"_a)
+        .def("keep_hot", [](Table& table, u64 bytes) { nb::gil_scoped_release release; table.keep_hot(bytes); }, "bytes"_a)
+        .def("cold_counts", [](Table& table) {   // rows that this process read from flash, and had in memory as hot ones
+                 auto cold = table.cold();
+                 return cold ? nb::make_tuple(cold->reads.load(), cold->hits.load()) : nb::make_tuple(0, 0);
+             })
         .def("check_usable", &Table::check_usable)
         .def_prop_ro("read_only", [](const Table& table) { return table.space->read_only(); })
         .def_prop_ro("name", &Table::name);

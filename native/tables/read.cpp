@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tables/choose.hpp"
+#include "tables/cold.hpp"
 #include "tables/versions.hpp"
 #include "tables/watch.hpp"
 #include "tables/workers.hpp"
@@ -10,6 +11,7 @@
 namespace osf::tables {
 
 constexpr u64 WINDOW = 256;                      // ids that become addresses at a time
+constexpr u64 COLD_WINDOW = 2048;                // where rows may be on flash: many reads at once
 
 u64 Ids::largest() const {
     return wide ? kernels().largest64(static_cast<const std::int64_t*>(at), count) : kernels().largest32(static_cast<const std::int32_t*>(at), count);
@@ -60,7 +62,11 @@ static void check_apart(const ReadRequest& request) {
 // Addresses of the rows [from, to) of a request's ids, and some more of the last one's, which kernels may ask for.
 class Window {
 public:
-    Window(const ReadRequest& request, const Snapshot& rows, u64 end) : request_(request), rows_(rows), end_(end), shape_(request.table->shape()) {}
+    Window(const ReadRequest& request, const Snapshot& rows, u64 end) : request_(request), rows_(rows), end_(end), shape_(request.table->shape()) {
+        // Whole rows are read where they change: a copy could be older than what writers say afterwards.
+        if (auto cold = request.consistent ? nullptr : request.table->cold()) cold_.emplace(std::move(cold), shape_.bytes);
+    }
+    u64 most() const { return cold_ ? COLD_WINDOW : WINDOW; }
 
     void move(u64 from, u64 to) {
         from_ = from;
@@ -78,6 +84,7 @@ public:
             }
         }
         for (u64 index = more; index < to + shape_.ahead; index++) at_[index - from] = more > from ? at_[more - from - 1] : nullptr;
+        if (cold_) cold_->fetch(at_.data(), to - from);
     }
     const char* const* at(u64 index) const { return at_.data() + (index - from_); }
     const RowShape& shape() const { return shape_; }
@@ -94,6 +101,7 @@ private:
     const RowShape shape_;
     u64 from_ = 0;
     std::vector<const char*> at_;
+    std::optional<ColdRows> cold_;
 };
 
 // A bag's maxima, and which id each of them came from: of equal numbers, the first.
@@ -138,11 +146,11 @@ static void pool(const ReadRequest& request, const RowShape& shape, const char* 
     kernels().bags[u32(request.table->head().row_type)](shape, {rows, ends.data(), to - from, weights, out, request.out_stride}, request.pooling);
 }
 
-// The bag after the last of those that begin with `from` and have not more than WINDOW ids together, or are one.
-static u64 window_end(const ReadRequest& request, u64 from, u64 to) {
+// The bag after the last of those that begin with `from` and have not more than `most` ids together, or are one.
+static u64 window_end(const ReadRequest& request, u64 from, u64 to, u64 most) {
     const u64 begin = request.begin(from);
     u64 bag = from + 1;
-    while (bag < to && request.end(bag) - begin <= WINDOW) bag++;
+    while (bag < to && request.end(bag) - begin <= most) bag++;
     return bag;
 }
 
@@ -168,7 +176,7 @@ static void read_bags(const ReadRequest& request, const Snapshot& rows, u64 from
     Watch watch(*request.table);
     Versions versions(*request.table);
     for (u64 bag = from, next; bag < to; bag = next) {
-        next = window_end(request, bag, to);
+        next = window_end(request, bag, to, window.most());
         const u64 begin = request.begin(bag), end = request.end(next - 1);
         window.move(begin, end);
         if (bag == from)

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "space/sync.hpp"
+#include "tables/cold.hpp"
 #include "tables/initial.hpp"
 #include "tiers/client.hpp"
 
@@ -282,6 +283,23 @@ std::shared_ptr<const Snapshot> Table::snapshot() {
     }
     next->rows = rows;
     return snapshot_ = next;
+}
+
+std::shared_ptr<Cold> Table::cold() {
+    TierClient* tiers = tiers_of(*space);
+    if (!tiers || tiers->plain()) return nullptr;  // without faults all parts are held in memory
+    std::lock_guard guard(mutex_);
+    if (!cold_) cold_ = std::make_shared<Cold>(*tiers);
+    return cold_;
+}
+
+void Table::keep_hot(u64 bytes) {
+    auto found = cold();
+    if (!found) throw Error(Code::bad_input, "the rows of the table '" + name() + "' are all in memory: there is no flash to keep copies of rows from");
+    auto hot = bytes ? std::make_shared<HotRows>(bytes, head_->row_bytes) : nullptr;
+    std::lock_guard guard(mutex_);
+    cold_ = std::make_shared<Cold>(*tiers_of(*space));  // calls that are under way go on with the old one
+    cold_->hot = hot;
 }
 
 void Table::discard(const std::shared_ptr<Space>& space, Held held) {

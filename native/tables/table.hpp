@@ -33,6 +33,8 @@ struct TableStats {
     TableInit init;
 };
 
+struct Cold;                                     // tables/cold.hpp
+
 class Table {
 public:
     // Hidden from everybody until it is published.
@@ -50,6 +52,8 @@ public:
     void grow(u64 more);                         // rows, with what the table has for new ones
     std::shared_ptr<const Snapshot> snapshot();
     TableStats stats();
+    std::shared_ptr<Cold> cold();                // null: rows do not leave memory, or each touch brings them back
+    void keep_hot(u64 bytes);                    // of rows from flash that are read often, in this process's memory; 0: none
     std::string name() const { return space->name_of(held_); }
     void check_usable() const;
     void need_write() const;
@@ -82,6 +86,7 @@ private:
     std::shared_ptr<const Snapshot> snapshot_;
     std::vector<Held> arrays_;                   // of the snapshot's parts
     std::vector<u64> in_memory_;                 // pins of a flash tier
+    std::shared_ptr<Cold> cold_;
 };
 
 }  // namespace osf::tables

@@ -29,6 +29,11 @@ public:
     void read(u64 slot, u64 count, void* to);            // FlashError
     void write(u64 slot, u64 count, const void* from);
     void sync();
+    struct Sectors { File* file; u64 at; };
+    Sectors sectors(u64 slot) const {                    // where a slot is, for reads of parts of it; FlashError
+        const InFile where = in_file(slot);
+        return {&file(where.file), where.at};
+    }
 
 private:
     struct InFile { size_t file; u64 at; };

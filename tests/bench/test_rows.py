@@ -45,6 +45,7 @@ TIERS = {
 }
 TABLES = {"tables.x_torch", "tables.x_fbgemm", "tables.consistent", "tables.x_torch_huge", "tables.random_read"}
 TABLES_PEERS = {"tables.scale", "tables.scale_fbgemm", "tables.x_redis", "tables.x_lmdb", "tables.x_rocksdb"}
+TABLES_FLASH = {"tables.flash", "tables.flash_x_rocksdb", "tables.flash_disk"}
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 OFFLOAD_STREAM = {"offload.stream", "offload.stream_checked"}
 OFFLOAD = {
@@ -158,6 +159,22 @@ def test_tables_benchmark_with_other_stores_writes_its_rows(tmp_path: Path) -> N
     rows = rows_of(tmp_path / "rows.json", "tables_peers.py")
     assert rows.keys() == TABLES_PEERS
     assert all(row["value"] is not None or "not installed" in row["note"] for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_tables_benchmark_on_flash_writes_its_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "tables_flash.py")
+    assert rows.keys() >= TABLES_FLASH
+    assert all(row["value"] is not None or "not installed" in row["note"] for row in rows.values())
+
+
+@pytest.mark.soak
+@pytest.mark.serial
+def test_tables_benchmark_of_ngrams_writes_its_row(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows.json", "tables_engram.py")
+    assert rows.keys() == {"tables.engram"}
+    assert rows["tables.engram"]["value"] > 0
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from openshelf import _core
-from openshelf._sizes import flag, whole
+from openshelf._sizes import flag, parse_size, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space import Address, Cluster, Handle, Space, address_of, array_name, arrive, open_address, send
 from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, numbers_of, room_for
@@ -216,6 +216,12 @@ class Table(Handle):
         found = numbers_of(ids, "ids")
         self._core.prefetch(found.given)
 
+    def keep_hot(self, nbytes: int | str) -> None:
+        """Rows on flash that this process reads often stay in so much of its own memory; 0: none do.
+
+        The space has a flash tier. Others' updates are seen: a copy is used only while the row on flash is the same."""
+        self._core.keep_hot(0 if isinstance(nbytes, int) and nbytes == 0 else parse_size(nbytes))
+
     def states(self, ids: Any) -> Any:
         """The optimizer's states of these rows: float32 of the shape (ids, numbers a state), whole ones."""
         found = numbers_of(ids, "ids")
@@ -330,8 +336,10 @@ class Table(Handle):
     def stat(self) -> dict[str, Any]:
         """Rows, sizes, and what was read and updated so far by all processes of this host.
 
-        `interrupted`: writers that died in an update; perhaps not all rows of their batches were changed."""
-        return facts_of(self._core, self.name)
+        `interrupted`: writers that died in an update; perhaps not all rows of their batches were changed.
+        `flash_reads`, `hot_reads`: rows that this process read from flash, and had in memory by `keep_hot`."""
+        reads, hits = self._core.cold_counts()
+        return facts_of(self._core, self.name) | {"flash_reads": reads, "hot_reads": hits}
 
     def close(self) -> None:
         """Forgets this handle; a second call does nothing."""
