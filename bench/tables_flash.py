@@ -26,7 +26,7 @@ from openshelf.tables import Uniform
 from peers.row_stores import RocksDB, fill, keys_of
 from traffic.recsys_ids import KINDS
 
-DIM, ASKED = 128, 16_384
+DIM, ASKED, FRESH = 128, 16_384, 60  # batches before one comes again: what was read once is not simply there
 MIB = 1 << 20
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     report = Report(f"Tables on flash: {4 * memory // MIB} MiB of rows, {memory // MIB} MiB of memory")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, cold_table(Path(folder), memory) as table:
         home = Path(folder)
-        batches = {kind: list(draw(table.rows, 12 * ASKED, 1).reshape(-1, ASKED)) for kind, draw in KINDS.items()}
+        batches = {kind: list(draw(table.rows, FRESH * ASKED, 1).reshape(-1, ASKED)) for kind, draw in KINDS.items()}
         found: list[Row] = []
         speeds: dict[str, float] = {}
         for kind, ids in batches.items():
