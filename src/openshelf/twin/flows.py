@@ -153,6 +153,12 @@ def busiest(setting: Setting, steps: Sequence[Step]) -> float:
     return float((carried_by(setting, steps) / setting.network.capacity_bytes_per_s).max())
 
 
+def step_at_least(setting: Setting, step: Step) -> float:
+    """Seconds of a step by itself, at the least."""
+    wires = float((once_carried(setting, step) / setting.network.capacity_bytes_per_s).max())
+    return step.times * max(wires, _least_delay(setting, step))
+
+
 def _least_delay(setting: Setting, step: Step) -> float:
     return float(setting.keep("delay", step, lambda: float(flows_of(setting, step).delay.min())))
 

@@ -24,8 +24,8 @@ ROTATING = "rotating "
 """Before the algorithms of the dimensions: chunks begin in a different dimension each, so that all are busy at once."""
 _CHUNKS = 16  # where an algorithm is made to be pipelined, and nobody says how many
 _PIPED = (("all_reduce", "tree"), ("broadcast", "chain"), ("broadcast", "two_trees"))
-_MOST_PAIRS = 4_000_000  # flows of a direct exchange; above, `best` does not try it
-_MOST_BESIDE = 300_000  # the same, where there are dimensions to do it in
+_MOST_PAIRS = 12_000_000  # hops of all flows of a direct exchange; above, `best` does not try it
+_MOST_BESIDE = 1_000_000  # the same, where there are dimensions to do it in
 _MOST_TREE = 100_000  # flows of all chunks of a tree; above, `best` does not try it
 
 
@@ -137,7 +137,7 @@ class Plans:
             return [name for name in names if name != "in_switch" or self._reduces((self.which[ask.dimension],))]
         count = len(ask.who)
         beside = bool(self.sizes) and ask.kind != "all_to_all"
-        pairs = count * (count - 1) <= (_MOST_BESIDE if beside else _MOST_PAIRS)
+        pairs = count * (count - 1) * self._hops() <= (_MOST_BESIDE if beside else _MOST_PAIRS)
         small = {"direct": pairs, "one_shot": pairs, "tree": count * _CHUNKS * 4 <= _MOST_TREE,
                  "chain": count * _CHUNKS <= _MOST_TREE, "in_switch": self._reduces(self._spanned())}  # fmt: skip
         made = [name for kind, name in ALGORITHMS if kind == ask.kind and fits(kind, name, count)]
@@ -165,6 +165,12 @@ class Plans:
         """The algorithms for a phase in one of the dimensions that the ranks fill."""
         names = [name for name in NAMES if fits(kind, name, self.sizes[at])]
         return [name for name in names if name != "in_switch" or self._reduces((self.which[at],))]
+
+    def _hops(self) -> float:
+        """Resources on a way between two ranks, as some of them have it."""
+        who = self.ask.who
+        far = np.roll(who, len(who) // 2)[:64]
+        return max(1.0, len(self.network.paths(who[:64], far, self.ask.salt)[1]) / len(far))
 
     def _dimensional(self, algorithm: str) -> bool:
         return algorithm == "hierarchical" or BY in algorithm or algorithm.startswith(ROTATING)
