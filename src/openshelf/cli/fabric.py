@@ -132,6 +132,7 @@ def run_diff(args: argparse.Namespace) -> int:
     one, other = Fabric.load(args.one), Fabric.load(args.other)
     parts = differences(one.plain(), other.plain())
     costs = differences(_headline(one, summary(one)), _headline(other, summary(other)))
+    costs = [each for each in costs if None not in each[1:]]  # what one side does not know is no difference
     if args.json:
         keys = ("what", args.one, args.other)
         rows = {"file": parts, "outcome": costs}
@@ -209,7 +210,9 @@ def _headline(fabric: Fabric, found: dict[str, Any]) -> dict[str, Any]:
     if fabric.topology is None:
         return {}
     ways = {f"{way['to']}, {size} bytes, s": s for way in found["ways"] for size, s in way["seconds"].items()}
-    return {"endpoints": found["topology"]["endpoints"], "watts known": found["bill"]["watts"]["known"], **ways}
+    watts = found["bill"]["watts"]
+    whole = None if watts["unknown"] else watts["known"]
+    return {"endpoints": found["topology"]["endpoints"], "watts": whole, **ways}
 
 
 def _short(value: Any) -> str:

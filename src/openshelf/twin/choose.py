@@ -14,6 +14,7 @@ from openshelf.twin.steps import DRIFTING, GRAPH, piped_seconds, seconds_of
 
 _MOST_FLOWS = 1_000_000  # simulated one by one, for the most promising algorithms first; then no more are tried
 _ROW = 0.7  # of what steps take one after the other, which ranks that drift apart may be faster than
+_FAR = 1.05  # times the fastest: what is slower in many chunks is not tried in fewer
 _GAIN = 1e-6  # the least part that an algorithm has to be able to win to be tried
 
 
@@ -59,13 +60,15 @@ def best_of(plans: Plans, setting_of: Callable[[Plan], Setting]) -> tuple[Plan, 
             break
         whole = plans.plan(name, 1)
         in_a_row = sum(step_at_least(setting(whole), step) for step in whole.variants[0])
-        _search(name, plans, run, not found or _ROW * in_a_row < found[0][0])
+        _search(name, plans, run, lambda: found[0][0], not found or _ROW * in_a_row < found[0][0])
     seconds, plan, how = found[0]
     return plan, seconds, how
 
 
-def _search(name: str, plans: Plans, run: Callable[[str, int], float], whole: bool) -> None:
-    """In as many chunks as there may be, and half as many while that is faster; whole, if that may be fastest."""
+def _search(
+    name: str, plans: Plans, run: Callable[[str, int], float], fastest: Callable[[], float], whole: bool
+) -> None:
+    """In as many chunks as there may be, and in fewer if that comes near; whole, if that may be fastest."""
     if plans.ask.chunks:
         run(name, plans.ask.chunks)
         return
@@ -75,10 +78,8 @@ def _search(name: str, plans: Plans, run: Callable[[str, int], float], whole: bo
         run(name, 1)
     if chunks == 1:
         return
-    seconds = run(name, chunks)
-    while chunks > 2:
-        chunks //= 2
-        found = run(name, chunks)
-        if found >= seconds:
-            return
-        seconds = found
+    if run(name, chunks) > _FAR * fastest():
+        return
+    for fewer in [1 << bit for bit in range(1, 9)]:
+        if fewer < chunks:
+            run(name, fewer)

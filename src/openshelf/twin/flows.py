@@ -26,7 +26,7 @@ class Setting:
     """What was found of steps, by what and which."""
 
     def more_s(self, step: Step) -> float:
-        return step.nbytes / self.reduce_bytes_per_s if step.reduces else 0.0
+        return step.late_s + (step.nbytes / self.reduce_bytes_per_s if step.reduces else 0.0)
 
     def keep(self, what: str, step: Step, find: Any) -> Any:
         """What `find` gives for a step, asked once."""
@@ -53,6 +53,9 @@ class Flows:
     weight: Values | None = None
     way: Ids | None = None
     """Which connection each is of, if not that from src to dst."""
+    to: Ids | None = None
+    """The endpoint of the target, where the path is that of a network's."""
+    salt: int = 0
 
     def __len__(self) -> int:
         return len(self.src)
@@ -110,7 +113,8 @@ def flows_of(setting: Setting, step: Step) -> Flows:
         found = priced(setting.costs, setting.network, src[ways.first], dst[ways.first], size, own_at, own)
         before, wire, cap = (each[ways.kind] for each in found)
         late = before + setting.more_s(step)
-        return Flows(step.src, step.dst, src, ways.at, ways.path, late, wire, cap, step.times, step.phase)
+        made = (step.src, step.dst, src, ways.at, ways.path, late, wire, cap, step.times, step.phase)
+        return Flows(*made, to=None if step.inside else dst, salt=setting.salt)
 
     made: Flows = setting.keep("flows", step, find)
     return made

@@ -13,6 +13,7 @@ import numpy as np
 from openshelf.errors import BadInput
 from openshelf.fabric import Ids, Network, nearest
 from openshelf.twin import dimensions
+from openshelf.twin.circuits import switched
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, NAMES, Step, fits, steps_of
 from openshelf.twin.dimensions import BY, SCATTERS, filled, in_groups, names_in, steps_in
 
@@ -86,6 +87,8 @@ class Plans:
         if ask.dimension is not None and (many or algorithm not in SCATTERS):
             raise BadInput(f"in one dimension there is {', '.join(SCATTERS)}; {algorithm!r} came")
         chunks = chunks or ask.chunks or (_CHUNKS if (ask.kind, algorithm) in _PIPED else 1)
+        if any(self.network.reconfiguration_s):
+            chunks = 1  # chunks behind one another would turn the switch for each other
         if many or ask.kind == "broadcast" or (ask.kind, algorithm) in _PIPED:
             chunks = min(chunks, max(1, int(ask.nbytes // LEAST_CHUNK)))
         if many:
@@ -99,13 +102,14 @@ class Plans:
             steps = [
                 in_groups(step, base, stride) for step in steps_of(ask.kind, algorithm, extent, ask.nbytes / chunks)
             ]
-            return Plan(algorithm, self.order, [steps], chunks, False)
+            return Plan(algorithm, self.order, [switched(self.network, self.order, steps)], chunks, False)
         key = (algorithm, chunks)
         if key not in self._made:
             if algorithm not in self._made:
                 self._made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
             size = ask.nbytes / chunks
-            self._made[key] = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
+            steps = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
+            self._made[key] = switched(self.network, ask.who, steps)
         return Plan(algorithm, ask.who, [self._made[key]], chunks, piped)
 
     def _in_dimensions(self, algorithm: str, chunks: int) -> Plan:
@@ -115,6 +119,8 @@ class Plans:
                 f"a {ask.kind} by {algorithm!r} needs ranks that fill at least two dimensions of the network, "
                 f"{self.network.dimensions or '(it has none)'}; {len(ask.who)} ranks came that do not"
             )
+        if rotating and any(self.network.reconfiguration_s):
+            raise BadInput(f"chunks of {algorithm!r} would turn the circuit switches for one another; do not rotate")
         names = names_in(algorithm.removeprefix(ROTATING), len(self.sizes))
         for at, name in enumerate(names):
             self._require_reducing(name, (self.which[at],))
@@ -124,9 +130,10 @@ class Plans:
         for first in firsts:
             key = (algorithm, chunks, first)
             if key not in self._made:
-                self._made[key] = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
+                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
+                self._made[key] = switched(self.network, self.order, steps)
             variants.append(self._made[key])
-        return Plan(algorithm, self.order, variants, chunks, chunks > 1 or rotating)
+        return Plan(algorithm, self.order, variants, chunks, chunks > 1)
 
     def candidates(self) -> list[str]:
         """The algorithms that `best` chooses from."""
@@ -157,7 +164,7 @@ class Plans:
         if len(each) > 2 or kind == "broadcast":
             inner = same  # all combinations would be hundreds
         made = [BY.join([*names, name]) for names in inner for name in last]
-        if kind in ("all_reduce", "reduce_scatter", "all_gather"):
+        if kind in ("all_reduce", "reduce_scatter", "all_gather") and not any(self.network.reconfiguration_s):
             made += [ROTATING + BY.join([*names, names[0]]) for names in same if names[0] in each[-1]]
         return made
 
