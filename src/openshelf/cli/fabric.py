@@ -17,6 +17,7 @@ _NAME = "a preset, a YAML file, or `local` (what openshelf probe wrote)"
 _EPILOG = """\
 examples:
   openshelf fabric show                              the fabrics there are
+  openshelf fabric ls generators                     what a topology may be, with every parameter
   openshelf fabric show gb200-nvl72 --svg nvl72.svg  a summary and a picture
   openshelf fabric check my.yaml                     mistakes by line and column; what is assumed
   openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
@@ -38,6 +39,14 @@ def add(commands: Any) -> None:
     add_files(show, "fabric", nargs="?", help=_NAME)
     show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
     show.set_defaults(run=run_show)
+    lists = parts.add_parser(
+        "ls",
+        help="what a fabric may name",
+        description="Lists the media, switches, protocols and presets that come with the package, or the generators of "
+        "topologies with their parameters.",
+    )
+    lists.add_argument("what", choices=("media", "switches", "protocols", "presets", "generators"))
+    lists.set_defaults(run=run_ls)
     check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
     add_files(check, "fabric", help=_NAME)
     check.set_defaults(run=run_check)
@@ -80,7 +89,7 @@ def add(commands: Any) -> None:
         description="Published figures that follow from others, computed from their inputs; misses are marked.",
     )
     following.set_defaults(run=run_derived)
-    for one in (show, check, diff, schema, fitting, wires, following):
+    for one in (show, lists, check, diff, schema, fitting, wires, following):
         add_json(one)
 
 
@@ -100,6 +109,17 @@ def run_show(args: argparse.Namespace) -> int:
         print(json.dumps(found))
     else:
         _print_summary(found)
+    return 0
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    from openshelf.cli._lists import listed, print_list
+
+    found = listed(args.what)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        print_list(args.what, found)
     return 0
 
 

@@ -13,7 +13,7 @@ from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
 if TYPE_CHECKING:
-    from openshelf.twin import Collective, Run, Twin
+    from openshelf.twin import Change, Collective, Run, Twin
 
 _NAME = "a preset or a YAML file of a fabric with a topology (openshelf fabric show)"
 _DESCRIPTION = "Runs collectives, or a trace of a training step, on a fabric in virtual time. All times are simulated."
@@ -22,6 +22,7 @@ examples:
   openshelf twin run gb200-nvl72 --collective all_reduce --size 1GiB
   openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
   openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
+  openshelf twin run dgx-h100-ib --ranks 64 --fail host-leaf:3@0.001-0.005 --detect 0.001
   openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
 
 More: docs/twin.md."""
@@ -45,6 +46,10 @@ def add(commands: Any) -> None:
         "--trace", type=Path, metavar="FILE", help="with --et: write a trace for ui.perfetto.dev, .json[.gz]"
     )
     one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
+    one.add_argument("--fail", action="append", default=[], metavar="LINK@SECONDS[-SECONDS]",
+                     help="a link without capacity from a moment on, until it is repaired: leaf-spine:5@0.001-0.01")  # fmt: skip
+    one.add_argument("--detect", type=float, metavar="SECONDS",
+                     help="with --fail: when routers know, and take another of the equal ways (never)")  # fmt: skip
     one.set_defaults(run=run_one)
     several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
     add_files(several, "fabrics", nargs="+", metavar="FABRIC", help=_NAME)
@@ -59,10 +64,17 @@ def add(commands: Any) -> None:
             "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
         )
         each.add_argument("--algorithm", default="best",
-                          help="best (default), ring, tree, halving_doubling, direct, hierarchical or in_switch",
+                          help="best (default), one among all ranks (ring, tree, direct, ...), or one for each dimension: "
+                          "'direct x ring'",
                           )  # fmt: skip
-        each.add_argument("--access", choices=("load", "store"), default="load",
-                          help="by protocols with memory semantics (load)")  # fmt: skip
+        each.add_argument("--chunks", type=int, default=0, metavar="N",
+                          help="parts, in dimensions one behind the other (as many as are best)")  # fmt: skip
+        each.add_argument("--dimension", type=int, metavar="D",
+                          help="in this dimension of the network only, all groups at once")  # fmt: skip
+        each.add_argument("--salt", type=int, default=0, metavar="N",
+                          help="of the hash that chooses among equal ways (0)")  # fmt: skip
+        each.add_argument("--access", choices=("load", "store"), default="store",
+                          help="by protocols with memory semantics (store)")  # fmt: skip
         add_json(each)
 
 
@@ -73,6 +85,8 @@ def run_one(args: argparse.Namespace) -> int:
         raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
     twin = _twin(args.fabric, args.access)
     made = [_simulated(twin, size, args) for size in _sizes(args.size)]
+    if args.fail:
+        return _run_failing(twin, made, args)
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
         return 0
@@ -80,6 +94,42 @@ def run_one(args: argparse.Namespace) -> int:
 
     print_collectives(args.fabric, made)
     return 0
+
+
+def _run_failing(twin: Twin, made: list[Collective], args: argparse.Namespace) -> int:
+    """Each collective again, flow by flow, while links fail."""
+    changes = [change for text in args.fail for change in _failures(twin, text)]
+    rows = []
+    for each in made:
+        tasks = twin.tasks()
+        twin.add(
+            tasks, each.kind, each.nbytes, algorithm=each.algorithm, chunks=each.chunks, ranks=_ranks(twin, args),
+            dimension=args.dimension, salt=args.salt,
+        )  # fmt: skip
+        run = twin.run(tasks, changes, args.detect)
+        rows.append({"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": each.seconds, "seconds": run.seconds})
+    if args.json:
+        print(json.dumps({"fabric": args.fabric, "simulated": rows}))
+        return 0
+    from openshelf.cli._twin import print_failing
+
+    print_failing(args.fabric, rows)
+    return 0
+
+
+def _failures(twin: Twin, text: str) -> list[Change]:
+    from openshelf.twin import Change
+
+    link, _, times = text.partition("@")
+    begin, _, end = times.partition("-") if "e-" not in times else (times, "", "")
+    resource = twin.network.named(link)
+    try:
+        found = [Change(float(begin), resource, 0.0)]
+        if end:
+            found.append(Change(float(end), resource, float(twin.network.capacity_bytes_per_s[resource])))
+    except ValueError as error:
+        raise BadInput(f"--fail {text!r}: expected LINK@SECONDS or LINK@SECONDS-SECONDS, plain decimals") from error
+    return found
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -128,12 +178,18 @@ def _twin(name: str, access: Literal["load", "store"]) -> Twin:
 
 
 def _simulated(twin: Twin, size: int, args: argparse.Namespace) -> Collective:
-    ranks = None
-    if args.ranks is not None:
-        if not 2 <= args.ranks <= twin.network.ranks:
-            raise BadInput(f"--ranks is {args.ranks}; {twin.network.name!r} has 2 to {twin.network.ranks}")
-        ranks = list(range(args.ranks))
-    return twin.collective(args.collective, size, algorithm=args.algorithm, ranks=ranks)
+    return twin.collective(
+        args.collective, size, algorithm=args.algorithm, ranks=_ranks(twin, args), chunks=args.chunks,
+        dimension=args.dimension, salt=args.salt,
+    )  # fmt: skip
+
+
+def _ranks(twin: Twin, args: argparse.Namespace) -> list[int] | None:
+    if args.ranks is None:
+        return None
+    if not 2 <= args.ranks <= twin.network.ranks:
+        raise BadInput(f"--ranks is {args.ranks}; {twin.network.name!r} has 2 to {twin.network.ranks}")
+    return list(range(args.ranks))
 
 
 def _sizes(text: str) -> list[int]:

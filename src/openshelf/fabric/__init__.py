@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from openshelf.fabric.fitting import Calibration, compare, fit, fitted, report
     from openshelf.fabric.nccl import Series, read_measured
     from openshelf.fabric.summaries import differences, summary, used_figures
-    from openshelf.fabric.wiring.topology import Topology
+    from openshelf.fabric.wiring.topology import Topology, generators
 
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
@@ -43,7 +43,7 @@ _LATER = {
     "nccl": ("Series", "read_measured"),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
-    "wiring.topology": ("Topology",),
+    "wiring.topology": ("Topology", "generators"),
 }
 """What is imported when it is asked for: most processes want places and costs, and start sooner."""
 
@@ -93,6 +93,7 @@ __all__ = [
     "differences",
     "fit",
     "fitted",
+    "generators",
     "local_path",
     "media",
     "nearest",

@@ -61,6 +61,11 @@ def best_of(plans: Plans, setting_of: Callable[[Plan], Setting]) -> tuple[Plan, 
         whole = plans.plan(name, 1)
         in_a_row = sum(step_at_least(setting(whole), step) for step in whole.variants[0])
         _search(name, plans, run, lambda: found[0][0], not found or _ROW * in_a_row < found[0][0])
+    plan = found[0][1]
+    if plan.piped and not ask.chunks:
+        for chunks in (plan.chunks // 2, plan.chunks * 2):
+            if 1 < chunks <= MOST_CHUNKS:
+                run(plan.algorithm, chunks)
     seconds, plan, how = found[0]
     return plan, seconds, how
 
@@ -80,6 +85,6 @@ def _search(
         return
     if run(name, chunks) > _FAR * fastest():
         return
-    for fewer in [1 << bit for bit in range(1, 9)]:
+    for fewer in (2, 8, 32, 128):
         if fewer < chunks:
             run(name, fewer)
