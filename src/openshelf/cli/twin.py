@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,7 @@ examples:
   openshelf twin run gb200-nvl72 --collective all_reduce --size 1GiB
   openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
   openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
-  openshelf twin run dgx-h100-ib --ranks 64 --fail host-leaf:3@0.001-0.005 --detect 0.001
+  openshelf twin run dgx-h100-ib --ranks 64 --fail '0>8:0@0.001-0.005' --detect 0.001
   openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
 
 More: docs/twin.md."""
@@ -39,7 +40,9 @@ def add(commands: Any) -> None:
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     one = parts.add_parser("run", help="a collective or a trace on one fabric", description=_DESCRIPTION)
     add_files(one, "fabric", help=_NAME)
-    one.add_argument("--et", metavar="FILE", help="a Chakra trace of one rank, which stands for all")
+    one.add_argument("--et", action="append", default=[], metavar="FILE",
+                     help="a Chakra trace of one rank, which stands for all; several: of rank 0, 1, ...")  # fmt: skip
+    one.add_argument("--groups", metavar="FILE", help="with --et: process groups, JSON lists of ranks by name")
     one.add_argument("--flops", type=float, default=0.0, metavar="FLOP_PER_S", help="for operators without a duration")
     one.add_argument("--memory-bandwidth", type=float, default=0.0, metavar="BYTES_PER_S", help="for the same")
     one.add_argument(
@@ -47,7 +50,7 @@ def add(commands: Any) -> None:
     )
     one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
     one.add_argument("--fail", action="append", default=[], metavar="LINK@SECONDS[-SECONDS]",
-                     help="a link without capacity from a moment on, until it is repaired: leaf-spine:5@0.001-0.01")  # fmt: skip
+                     help="a link without capacity from a moment on, until it is repaired: leaf-spine:5@0.001-0.01, or 0>8:1@0.001")  # fmt: skip
     one.add_argument("--detect", type=float, metavar="SECONDS",
                      help="with --fail: when routers know, and take another of the equal ways (never)")  # fmt: skip
     one.set_defaults(run=run_one)
@@ -148,16 +151,23 @@ def run_compare(args: argparse.Namespace) -> int:
 def _run_trace(args: argparse.Namespace) -> int:
     from openshelf.cli._twin import print_run
     from openshelf.show import write_run_trace
-    from openshelf.twin import read_trace, run_trace
+    from openshelf.twin import Rates, read_groups, read_trace, run_trace, run_traces
 
     twin = _twin(args.fabric, args.access)
-    run: Run = run_trace(
-        twin,
-        read_trace(args.et),
-        flop_per_s=args.flops,
-        memory_bytes_per_s=args.memory_bandwidth,
-        algorithm=args.algorithm,
-    )
+    groups = read_groups(args.groups) if args.groups else {}
+    rates = Rates(args.flops, args.memory_bandwidth, args.algorithm, groups)
+    traces = {rank: read_trace(file) for rank, file in enumerate(args.et)}
+    outside = sum(len(node.outside) for nodes in traces.values() for node in nodes)
+    if outside:
+        print(f"{outside} dependencies are on nodes outside the files: taken as done", file=sys.stderr)
+    run: Run
+    if len(traces) > 1:
+        run = run_traces(twin, traces, rates)
+    else:
+        run = run_trace(
+            twin, traces[0], flop_per_s=rates.flop_per_s, memory_bytes_per_s=rates.memory_bytes_per_s,
+            algorithm=rates.algorithm, groups=groups,
+        )  # fmt: skip
     if args.trace:
         write_run_trace(run, args.trace)
     if args.csv:

@@ -1,7 +1,8 @@
 """The hardware in virtual time: collectives and task graphs on a Fabric's network, flow by flow."""
 
 from openshelf.twin.algorithms import KINDS, NAMES, Step, steps_of
-from openshelf.twin.chakra import Node, read_trace, run_trace
+from openshelf.twin.chakra import Node, Rates, read_groups, read_trace, run_trace
+from openshelf.twin.chakra_ranks import run_traces
 from openshelf.twin.collective import Collective
 from openshelf.twin.load import Load
 from openshelf.twin.run import Link, Run
@@ -17,13 +18,16 @@ __all__ = [
     "Link",
     "Load",
     "Node",
+    "Rates",
     "Run",
     "Step",
     "TASK_KINDS",
     "Tasks",
     "Times",
     "Twin",
+    "read_groups",
     "read_trace",
     "run_trace",
+    "run_traces",
     "steps_of",
 ]

@@ -125,7 +125,7 @@ class Plans:
         for at, name in enumerate(names):
             self._require_reducing(name, (self.which[at],))
         firsts = range(len(names)) if rotating else (0,)
-        chunks = -(-chunks // len(firsts)) * len(firsts)
+        chunks = max(1, chunks // len(firsts)) * len(firsts)
         variants = []
         for first in firsts:
             key = (algorithm, chunks, first)

@@ -205,12 +205,18 @@ class Network:
         return indptr, np.concatenate(rows) if rows else path
 
     def named(self, name: str) -> int:
-        """The resource of a name such as `leaf-spine:5`: the sixth of its role."""
+        """The resource of a name: `leaf-spine:5` is the sixth of its role, `0>8:1` the second from endpoint 0 to 8."""
         role, _, number = name.rpartition(":")
+        ends = role.split(">")
+        if len(ends) == 2 and all(each.isdigit() for each in (*ends, number)):
+            path = self.path(int(ends[0]), int(ends[1]))
+            if int(number) >= len(path):
+                raise BadInput(f"{name!r}: the way from {ends[0]} to {ends[1]} has {len(path)} links, numbered from 0")
+            return int(path[int(number)])
         if role not in self.roles or not number.isdigit():
             raise BadInput(
                 f"no resource is named {name!r}; expected ROLE:NUMBER with a role of {', '.join(self.roles)}, such as "
-                f"{self.roles[0]}:0"
+                f"{self.roles[0]}:0, or SOURCE>TARGET:NUMBER, the links on a way from 0"
             )
         own = np.flatnonzero(self.role == self.roles.index(role))
         if int(number) >= len(own):
