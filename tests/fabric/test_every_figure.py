@@ -1,0 +1,231 @@
+"""Every field of the schema has an effect: another value gives another answer, or is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from openshelf.errors import OpenshelfError
+from openshelf.fabric import Fabric, bill, summary, yaml_reader
+from openshelf.twin import Twin
+
+TEXT = """
+format: 1
+name: pod
+endpoint: chip
+memory_endpoint: pool
+places:
+  - &pool
+    name: pool
+    tier: cxl
+    capacity_bytes: {value: 1e12, source: assumed}
+    read_bandwidth_bytes_per_s: {value: 20e9, source: assumed}
+    write_bandwidth_bytes_per_s: {value: 15e9, source: assumed}
+    latency_s: {value: 1e-7, source: assumed}
+    copy_bandwidth_bytes_per_s: {value: 9e9, source: assumed}
+    parallel_loads: {value: 10, source: assumed}
+    page_bytes: 4096
+    line_bytes: 64
+    loaded_latency:
+      source: assumed
+      points: [{load_bytes_per_s: 0, latency_s: 1e-7}, {load_bytes_per_s: 15e9, latency_s: 5e-7}]
+    other_pages:
+      - page_bytes: 2097152
+        read_bandwidth_bytes_per_s: {value: 21e9, source: assumed}
+        write_bandwidth_bytes_per_s: {value: 16e9, source: assumed}
+        latency_s: {value: 9e-8, source: assumed}
+        copy_bandwidth_bytes_per_s: {value: 9e9, source: assumed}
+        parallel_loads: {value: 12, source: assumed}
+  - {<<: *pool, name: hbm, tier: device, read_bandwidth_bytes_per_s: {value: 60e9, source: assumed},
+     write_bandwidth_bytes_per_s: {value: 50e9, source: assumed}}
+links:
+  - name: wire
+    from_place: pool
+    to_place: hbm
+    protocol: own-message
+    bandwidth_bytes_per_s: {value: 5e9, source: assumed}
+    back_bandwidth_bytes_per_s: {value: 3e9, source: assumed}
+    lanes: 2
+    medium: fibre
+    length_m: {value: 10, source: assumed}
+  - name: given
+    from_place: pool
+    to_place: hbm
+    protocol: own-memory
+    bandwidth_bytes_per_s: {value: 4e9, source: assumed}
+    latency_s: {value: 1e-8, source: assumed}
+compute:
+  - name: chip
+    place: hbm
+    gemm:
+      - dtype: bfloat16
+        rate_flop_per_s: {value: 1e15, source: assumed}
+        efficiency: {source: assumed, points: [{work_flop: 1e8, share: 0.1}, {work_flop: 1e10, share: 0.5}]}
+    power_w: {value: 700, source: assumed}
+    price_usd: {value: 30000, source: assumed}
+    failures_fit: {value: 100, source: assumed}
+media:
+  - name: fibre
+    propagation_s_per_m: {value: 5e-9, source: assumed}
+    rate_bit_per_s: 4e11
+    reach_m: {value: 10, source: assumed}
+    power_w: {value: 10, source: assumed}
+    price_usd: {value: 500, source: assumed}
+    failures_fit: {value: 50, source: assumed}
+    end_latency_s: {value: 1e-8, source: assumed}
+protocols:
+  memory:
+    - name: own-memory
+      framing: {payload_bytes: 256, overhead_bytes: 16, code_payload: 128, code_total: 130}
+      line_bytes: 128
+      outstanding: {value: 90, source: assumed}
+      end_s: {value: 2e-7, source: assumed}
+      coherence: none
+      store_bytes_per_s: {value: 11e9, source: assumed}
+      load_bytes_per_s: {value: 10e9, source: assumed}
+      known_from_bytes: 64
+      known_to_bytes: 4096
+  message:
+    - name: own-message
+      framing: {payload_bytes: 4096, overhead_bytes: 80}
+      doorbell_s: {value: 4e-7, source: assumed}
+      completion_s: {value: 3e-7, source: assumed}
+      inline_bytes: 220
+      fetch_s: {value: 5e-7, source: assumed}
+      fragment_s: {value: 1e-8, source: assumed}
+      fragment_bytes: 4096
+      copies: 1
+      copy_bytes_per_s: {value: 50e9, source: assumed}
+      window_bytes: {value: 30000, source: assumed}
+      known_from_bytes: 32
+      known_to_bytes: 32768
+wires:
+  - name: inside
+    protocol: own-memory
+    bandwidth_bytes_per_s: {value: 10e9, source: assumed}
+    lanes: 2
+    medium: fibre
+    length_m: {value: 2, source: assumed}
+    price_usd: {value: 90, source: assumed}
+  - name: between
+    protocol: own-message
+    bandwidth_bytes_per_s: {value: 12e9, source: assumed}
+    latency_s: {value: 1e-7, source: assumed}
+switches:
+  - name: rack
+    ports: 4
+    port_bandwidth_bytes_per_s: {value: 13e9, source: assumed}
+    latency_s: {value: 2e-7, source: assumed}
+    power_w: {value: 100, source: assumed}
+    price_usd: {value: 9000, source: assumed}
+    failures_fit: {value: 70, source: assumed}
+  - name: plane
+    ports: 16
+    port_bandwidth_bytes_per_s: {value: 9e9, source: assumed}
+    latency_s: {value: 3e-7, source: assumed}
+topology:
+  scalepool: {racks: 2, per_rack: 2, memories: 2, spines: 2, xlink: inside, xswitch: rack, cxl_link: between,
+              cxl_switch: plane, memories_per_leaf: 2, uplinks_per_spine: 1, xplanes: 1, up_link: between}
+"""
+CIRCUITS = """
+format: 1
+name: light
+places:
+  - name: hbm
+    tier: device
+    capacity_bytes: {value: 1e12, source: assumed}
+    read_bandwidth_bytes_per_s: {value: 20e9, source: assumed}
+    write_bandwidth_bytes_per_s: {value: 15e9, source: assumed}
+    latency_s: {value: 1e-7, source: assumed}
+wires:
+  - {name: beam, protocol: cxl-3, bandwidth_bytes_per_s: {value: 10e9, source: assumed}, latency_s: {value: 1e-7, source: assumed}}
+switches:
+  - name: mirror
+    kind: circuit
+    ports: 4
+    port_bandwidth_bytes_per_s: {value: 9e9, source: assumed}
+    reconfiguration_s: {value: 1e-3, source: assumed}
+topology:
+  product: {dimensions: [{kind: switch, size: 4, link: beam, switch: mirror}]}
+"""
+WORDS = ("note", "year", "left_out", "include")  # what people read, and what only files have
+
+
+def loaded(text: str) -> Any:
+    """The data of the text; YAML 1.1 takes 1e12 for a word."""
+    return yaml.safe_load(re.sub(r"\b(\d+)e(-?\d+)", lambda found: f"{found[1]}.0e{int(found[2]):+d}", text))
+
+
+def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key not in WORDS:
+                yield from leaves(value, (*path, key))
+    elif isinstance(data, list):
+        for i, value in enumerate(data):
+            yield from leaves(value, (*path, i))
+    else:
+        yield path, data
+
+
+def changed(value: Any, path: tuple[str | int, ...]) -> Any:
+    others = {"assumed": "measured", "packet": "circuit", "circuit": "packet", "none": "directory", "device": "dram",
+              "cxl": "remote", "switch": "ring", "bfloat16": "float16", "cut-through": "store-and-forward"}  # fmt: skip
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value * 2 if value else 8
+    if isinstance(value, float):
+        return value * 0.5 if value else 1.0
+    return others.get(value, f"{value}x")
+
+
+def answers(fabric: Fabric) -> str:
+    """What anybody may ask of a fabric, but for its own text."""
+    network, found = fabric.network, []
+    twin = Twin(fabric)
+    sizes = (100, 10_000_000)
+    for access in ("store", "load"):
+        for nbytes in sizes:
+            for src, dst in ((0, 1), (0, network.endpoints - 1), (network.endpoints - 1, 0)):
+                found.append(vars(fabric.send(nbytes, src, dst, access=access)))
+            for ends in (("pool", "hbm"), ("hbm", "pool"), ("pool", "pool"), ("hbm", "hbm")):
+                if all(name in [place.name for place in fabric.places] for name in ends):
+                    found.append(vars(fabric.cost(nbytes, *ends, access=access)))
+    for place in fabric.places:
+        found += [vars(fabric.access(nbytes, place.name, stride)) for nbytes in sizes for stride in (64, 4096, None)]
+        for pages in place.other_pages:
+            found.append(vars(fabric.access(10**7, place.name, None, page_bytes=pages.page_bytes)))
+        if place.loaded_latency:
+            for load in (0.0, 7e9, 15e9):
+                found.append(vars(fabric.access(10**6, place.name, None, load_bytes_per_s=load)))
+    for compute in fabric.compute:
+        found += [gemm.seconds(work) for gemm in compute.gemm for work in (1e7, 1e9, 1e11)]
+    found.append(twin.collective("all_to_all", 1e7, algorithm="direct").plain())
+    found.append([vars(item) for item in bill(fabric).items])
+    told = {key: value for key, value in summary(fabric).items() if key != "note"}
+    return json.dumps([found, told], default=repr)
+
+
+@pytest.mark.parametrize("text", [TEXT, CIRCUITS], ids=["pool", "circuits"])
+def test_another_value_gives_another_answer_or_is_refused(text: str) -> None:
+    fabric = yaml_reader.parse(Fabric, yaml.safe_dump(loaded(text)), "pod.yaml")
+    before, silent = answers(fabric), []
+    for path, value in leaves(fabric.plain()):
+        planted = json.loads(json.dumps(fabric.plain()))
+        at = planted
+        for part in path[:-1]:
+            at = at[part]
+        at[path[-1]] = changed(value, path)
+        try:
+            after = answers(yaml_reader.parse(Fabric, yaml.safe_dump(planted), "pod.yaml"))
+        except OpenshelfError:
+            continue
+        if after == before:
+            silent.append((".".join(map(str, path)), value))
+    assert not silent
