@@ -143,7 +143,10 @@ places:
     write_bandwidth_bytes_per_s: {value: 15e9, source: assumed}
     latency_s: {value: 1e-7, source: assumed}
 wires:
-  - {name: beam, protocol: cxl-3, bandwidth_bytes_per_s: {value: 10e9, source: assumed}, latency_s: {value: 1e-7, source: assumed}}
+  - name: beam
+    protocol: cxl-3
+    bandwidth_bytes_per_s: {value: 10e9, source: assumed}
+    latency_s: {value: 1e-7, source: assumed}
 switches:
   - name: mirror
     kind: circuit

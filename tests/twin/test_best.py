@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -52,7 +53,11 @@ def test_the_best_is_never_slower_than_what_can_be_asked_for(name: str, kind: st
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(list(FABRICS)), st.sampled_from(KINDS), st.floats(1e2, 1e9), st.floats(1.0, 4.0), st.floats(0.25, 1.0)
+    st.sampled_from(list(FABRICS)),
+    st.sampled_from(KINDS),
+    st.floats(1e2, 1e9),
+    st.floats(1.0, 4.0),
+    st.floats(0.25, 1.0),
 )
 def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
     name: str, kind: str, nbytes: float, wide: float, late: float
@@ -66,7 +71,7 @@ def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
 def test_no_cliff_between_numbers_of_nodes() -> None:
     twin = Twin(Fabric.load("dgx-h100-ib"))
     made = [twin.collective("all_reduce", 1 << 30, ranks=range(ranks)) for ranks in (24, 32, 256)]
-    for fewer, more in zip(made, made[1:], strict=False):
+    for fewer, more in pairwise(made):
         assert fewer.seconds <= more.seconds * 1.01
         assert more.seconds < 1.4 * fewer.seconds
     assert made[-1].bus_bytes_per_s > 355e9  # eight rails of 50 GB/s, nine tenths of it payload
@@ -89,14 +94,18 @@ def test_a_broadcast_is_pipelined_and_over_all_rails() -> None:
     assert chain.seconds < 1.1 * 1e9 / 50e9
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct x ring", "halving_doubling x doubling", "rotating rings x rings"])
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "direct x ring", "halving_doubling x doubling", "rotating rings x rings"]
+)
 def test_flows_that_are_alike_are_simulated_once_and_take_as_long(algorithm: str) -> None:
     network = top.product([top.Dimension("mesh", 4, FAST), top.Dimension("ring", 8, link(1.0, 1.0))])
     if algorithm == "ring":
         network = top.rail_only(8, 8, FAST, REDUCES, link(1.0, 1.0), SWITCH)
     for nbytes in (1e6, 1e9):
         made = [
-            Twin(network, COSTS, reduce_bytes_per_s=1e12).collective("all_reduce", nbytes, algorithm=algorithm, chunks=c, how=how)
+            Twin(network, COSTS, reduce_bytes_per_s=1e12).collective(
+                "all_reduce", nbytes, algorithm=algorithm, chunks=c, how=how
+            )
             for c in (0 if algorithm == "ring" else 12,)
             for how in ("auto", "graph")
         ]

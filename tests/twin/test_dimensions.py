@@ -16,7 +16,7 @@ SLOW = B / 3
 
 
 def oracle(messages: list[tuple[int, float]], chunks: int, rate: tuple[float, float], active: int) -> float:
-    """Every rank does the same, so one tells the time: chunks pass (dimension, bytes) in order, the first chunk first."""
+    """Every rank does the same, so one tells the time: chunks pass (dimension, bytes), the first chunk first."""
     events: list[tuple[float, int, int, str]] = []
     free, waiting = [True, True], ([], [])  # type: tuple[list[bool], tuple[list[tuple[int, int]], list[tuple[int, int]]]]
     ended = 0.0
@@ -61,7 +61,9 @@ def oracle(messages: list[tuple[int, float]], chunks: int, rate: tuple[float, fl
 @pytest.mark.parametrize("chunks", [1, 4, 12])
 @pytest.mark.parametrize("inner", ["ring", "direct"])
 def test_two_dimensions_take_what_the_oracle_says(inner: str, chunks: int, active: int) -> None:
-    twin = Twin(top.product([top.Dimension("mesh", A, LinkClass("a", B, L)), top.Dimension("ring", C, LinkClass("b", SLOW, L))]))
+    twin = Twin(
+        top.product([top.Dimension("mesh", A, LinkClass("a", B, L)), top.Dimension("ring", C, LinkClass("b", SLOW, L))])
+    )
     for nbytes in (1e6, 3e8):
         made = twin.collective("all_reduce", nbytes, algorithm=f"{inner} x ring", chunks=chunks, active=active)
         part = nbytes / made.chunks
@@ -93,11 +95,11 @@ def test_dimensions_that_rotate_are_all_busy_at_once() -> None:
 def test_circuits_are_turned_for_every_peer() -> None:
     link = LinkClass("a", B, L)
     light = SwitchClass("light", 8, reconfiguration_s=1e-3)
+    twins = [Twin(top.single_switch(8, link, kind)) for kind in (SwitchClass("packets", 8), light)]
     seconds = {
-        name: [Twin(top.single_switch(8, link, kind)).collective(name, 1e8, algorithm="direct" if name == "all_to_all" else "ring").seconds
-               for kind in (SwitchClass("packets", 8), light)]
-        for name in ("all_to_all", "all_reduce")
-    }  # fmt: skip
+        kind: [twin.collective(kind, 1e8, algorithm=algorithm).seconds for twin in twins]
+        for kind, algorithm in (("all_to_all", "direct"), ("all_reduce", "ring"))
+    }
     assert seconds["all_to_all"][1] == pytest.approx(seconds["all_to_all"][0] + 7e-3 + 6 * 2 * L, rel=1e-6)
     assert seconds["all_reduce"][1] == pytest.approx(seconds["all_reduce"][0])  # everybody keeps its one peer
     with pytest.raises(BadInput, match="switches circuits"):

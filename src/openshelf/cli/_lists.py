@@ -38,9 +38,7 @@ def listed(what: str) -> dict[str, dict[str, Any]]:
             for name, each in protocols().items()
         }
     found = media() if what == "media" else switches()
-    return {
-        name: {key: _plain(getattr(each, key)) for key in (*_SHOWN[what], "note")} for name, each in found.items()
-    }
+    return {name: {key: _plain(getattr(each, key)) for key in (*_SHOWN[what], "note")} for name, each in found.items()}
 
 
 def print_list(what: str, found: dict[str, dict[str, Any]]) -> None:
@@ -55,9 +53,12 @@ def print_list(what: str, found: dict[str, dict[str, Any]]) -> None:
         return
     table = Table("name", *_SHOWN[what], "note")
     for name, row in found.items():
-        table.add_row(name, *("-" if value is None else printable(f"{value:.4g}" if isinstance(value, float) else str(value))
-                              for value in row.values()))  # fmt: skip
+        table.add_row(name, *(_cell(value) for value in row.values()))
     screen.print(table)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else printable(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 def _plain(value: Any) -> Any:

@@ -50,7 +50,8 @@ def add(commands: Any) -> None:
     )
     one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
     one.add_argument("--fail", action="append", default=[], metavar="LINK@SECONDS[-SECONDS]",
-                     help="a link without capacity from a moment on, until it is repaired: leaf-spine:5@0.001-0.01, or 0>8:1@0.001")  # fmt: skip
+                     help="a link without capacity from a moment on, until its repair: leaf-spine:5@0.001-0.01, "
+                     "or 0>8:1@0.001, the second from endpoint 0 to 8")  # fmt: skip
     one.add_argument("--detect", type=float, metavar="SECONDS",
                      help="with --fail: when routers know, and take another of the equal ways (never)")  # fmt: skip
     one.set_defaults(run=run_one)
@@ -67,7 +68,7 @@ def add(commands: Any) -> None:
             "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
         )
         each.add_argument("--algorithm", default="best",
-                          help="best (default), one among all ranks (ring, tree, direct, ...), or one for each dimension: "
+                          help="best (default), one among all ranks (ring, tree, direct, ...), or one for each dimension, "
                           "'direct x ring'",
                           )  # fmt: skip
         each.add_argument("--chunks", type=int, default=0, metavar="N",
@@ -110,7 +111,9 @@ def _run_failing(twin: Twin, made: list[Collective], args: argparse.Namespace) -
             dimension=args.dimension, salt=args.salt,
         )  # fmt: skip
         run = twin.run(tasks, changes, args.detect)
-        rows.append({"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": each.seconds, "seconds": run.seconds})
+        rows.append(
+            {"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": each.seconds, "seconds": run.seconds}
+        )
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": rows}))
         return 0

@@ -32,7 +32,7 @@ def network(fabric: Fabric) -> Network:
     made = topology.compile(fabric.topology, wires, switches)
     if made.memories and not fabric.memory_endpoint and fabric.endpoint:
         raise BadInput(
-            f"{made.memories} endpoints are memory only, and nothing says what memory: name a place as `memory_endpoint`"
+            f"{made.memories} endpoints are memory only, and nothing says which: name a place as `memory_endpoint`"
         )
     if fabric.memory_endpoint:
         if not made.memories:

@@ -151,7 +151,7 @@ def coarse(network: Network, variants: Sequence[Sequence[Flows]]) -> Alike:
         # How long each resource is busy with the step, for each byte of it: the most of each kind counts.
         wire = float(flows.wire.max())
         busy = np.bincount(flows.path, np.repeat(flows.wire, np.diff(flows.at)), minlength=network.resources)
-        busy = busy / (network.capacity_bytes_per_s * wire) if wire else busy
+        busy = busy.astype(np.float64) / (network.capacity_bytes_per_s * (wire or 1.0))
         most = np.zeros(kinds)
         np.maximum.at(most, kind_of, busy)
         path = np.flatnonzero(most)
@@ -200,4 +200,6 @@ def _mix(word: _Words) -> _Words:
 def _word(values: Values) -> _Words:
     """A number as a word; what differs in the last bits only is equal."""
     part, power = np.frexp(np.where(np.isfinite(values), values, -1.0))
-    return np.asarray(np.round(part * 2.0**36).astype(np.int64).astype(np.uint64) ^ (power.astype(np.uint64) << np.uint64(48)))
+    return np.asarray(
+        np.round(part * 2.0**36).astype(np.int64).astype(np.uint64) ^ (power.astype(np.uint64) << np.uint64(48))
+    )

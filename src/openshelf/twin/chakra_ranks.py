@@ -66,7 +66,9 @@ def run_traces(twin: Twin, traces: Mapping[int, Sequence[Node]], rates: Rates | 
     _meet(twin, tasks, meetings, traces, rates)
     for message, (begin, node) in sent.items():
         if message not in received:
-            raise BadInput(f"node {node.id} ({node.name!r}) of rank {message[0]} sends what rank {message[1]} does not receive")
+            raise BadInput(
+                f"node {node.id} ({node.name!r}) of rank {message[0]} sends what rank {message[1]} does not receive"
+            )
         flow = tasks.flow(message[0], message[1], node.number("comm_size"), [begin], name=node.name)
         tasks.link([flow], [received.pop(message)])
     if received:
@@ -102,7 +104,9 @@ def _meet(
         ranks = sorted(found[2] if found and found[2] else traces if group == "all" else map(int, group.split(",")))
         missing = [rank for rank in ranks if rank not in met.nodes]
         if missing:
-            raise BadInput(f"rank {missing[0]} has no collective {number} of its group, such as {node.name!r} of the others")
+            raise BadInput(
+                f"rank {missing[0]} has no collective {number} of its group, such as {node.name!r} of the others"
+            )
         after = list(met.begins.values()) + ([before[group]] if group in before else [])
         if found is None:
             done = tasks.compute(0.0, ranks[0], after)

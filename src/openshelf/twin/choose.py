@@ -1,7 +1,7 @@
 """`best`: the fastest of all algorithms, in as many chunks as are fastest.
 
-An algorithm that could not win is not simulated: no chunks make it faster than the delays of one chunk in a row, nor than
-what its busiest resource has to carry. These bounds are cheap, and those of the winner are close to its time.
+An algorithm that could not win is not simulated: no chunks make it faster than the delays of one chunk in a row, nor
+than what its busiest resource has to carry. These bounds are cheap, and those of the winner are close to its time.
 """
 
 from __future__ import annotations

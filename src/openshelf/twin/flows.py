@@ -96,7 +96,9 @@ def _kinds(network: Network, at: Ids, path: Ids) -> tuple[Ids, Ids]:
     word = np.left_shift(np.int64(1), network.role[path].astype(np.int64))
     total = np.concatenate([[0], np.cumsum(word)])  # sums of roles tell more than which there are
     late = np.round(latencies(network, at, path) * 1e15).astype(np.int64)
-    _, first, kind = np.unique((total[at[1:]] - total[at[:-1]]) * 1_000_003 + late, return_index=True, return_inverse=True)
+    _, first, kind = np.unique(
+        (total[at[1:]] - total[at[:-1]]) * 1_000_003 + late, return_index=True, return_inverse=True
+    )
     return kind.ravel(), first
 
 
@@ -141,7 +143,7 @@ def once_carried(setting: Setting, step: Step) -> Values:
     def find() -> Values:
         flows = flows_of(setting, step)
         weights = np.repeat(flows.wire, np.diff(flows.at))
-        return np.bincount(flows.path, weights, minlength=setting.network.resources)
+        return np.bincount(flows.path, weights, minlength=setting.network.resources).astype(np.float64)
 
     made: Values = setting.keep("carried", step, find)
     return made

@@ -1,4 +1,4 @@
-"""What a collective may be asked for, as steps: an algorithm among all ranks, one in each dimension, in so many chunks."""
+"""What a collective may be asked for, as steps: an algorithm among all ranks, or one in each dimension."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from openshelf.errors import BadInput
 from openshelf.fabric import Ids, Network, nearest
 from openshelf.twin import dimensions
-from openshelf.twin.circuits import switched
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, NAMES, Step, fits, steps_of
+from openshelf.twin.circuits import switched
 from openshelf.twin.dimensions import BY, SCATTERS, filled, in_groups, names_in, steps_in
 
 MOST_CHUNKS = 256

@@ -95,9 +95,7 @@ def piped_seconds(
     return _run(setting, variants, chunks, active).seconds, GRAPH
 
 
-def _by_classes(
-    setting: Setting, variants: Sequence[Sequence[Step]], chunks: int, active: int
-) -> float | None:
+def _by_classes(setting: Setting, variants: Sequence[Sequence[Step]], chunks: int, active: int) -> float | None:
     """The time by one flow for all that are alike; None if there are few flows, or few alike."""
     steps = [step for steps in variants for step in steps]
     every = sum(len(step.src) for step in steps)

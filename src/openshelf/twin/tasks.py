@@ -259,9 +259,7 @@ class Times:
         return float(self.finish.max()) if len(self.finish) else 0.0
 
 
-def run(
-    tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0, reroutes: Sequence[Reroute] = ()
-) -> Times:
+def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0, reroutes: Sequence[Reroute] = ()) -> Times:
     """Runs a graph natively; with a window, what happens within so many seconds is handled at once."""
     network = tasks.network
     if changes and network.whole_messages:

@@ -86,7 +86,9 @@ class _Dragonfly:
         if self.groups > 2 and self.routing != "minimal":
             around = far & (self._crowded(group, to_group, far) if self.routing == "adaptive" else True)
             step = 1 + choose(dst, src, salt + 7, self.groups - 2)
-            middle = np.where(around, (group + step + (step >= (to_group - group) % self.groups)) % self.groups, to_group)
+            middle = np.where(
+                around, (group + step + (step >= (to_group - group) % self.groups)) % self.groups, to_group
+            )
         turn = choose(src, dst, salt, self.parallel) * (self.groups - 1)
         first, entry = self._leg(router, group, middle, to_router, far, turn)
         second, last = self._leg(entry, middle, to_group, to_router, around, turn)

@@ -1,4 +1,4 @@
-"""What the parameters of generators mean, in one place: for `openshelf fabric ls generators`, the schema and the guide."""
+"""What the parameters of generators mean: for `openshelf fabric ls generators` and the guide."""
 
 MEANINGS: dict[str, str] = {
     "endpoints": "how many accelerators (or hosts) are joined",
@@ -6,7 +6,7 @@ MEANINGS: dict[str, str] = {
     "links": "one wire for each dimension",
     "sizes": "endpoints in each dimension, the first varying fastest",
     "switch": "kind of switch",
-    "planes": "so many copies of the network beside one another: ports of one kind on each endpoint, bytes over all (1)",
+    "planes": "so many copies of the network side by side: an endpoint has a port on each, and bytes go over all (1)",
     "dimensions": "a list of {kind: ring, mesh or switch; size; link; switch; role}, the first varying fastest",
     "endpoints_per_leaf": "endpoints below each leaf switch",
     "leaves": "leaf switches",

@@ -43,7 +43,9 @@ def rail_optimised(
     units = -(-nodes // nodes_per_unit)
     outer = leaf_spine(nodes_per_unit, units * per_node, spines, rail_link, up_link, switch, None, uplinks_per_spine)
     where = rails_first(nodes * per_node, per_node, nodes_per_unit)
-    return _nodes(f"rail-optimised {nodes} x {per_node}", nodes, per_node, xlink, xswitch, outer, 1, where, xplanes=xplanes)
+    return _nodes(
+        f"rail-optimised {nodes} x {per_node}", nodes, per_node, xlink, xswitch, outer, 1, where, xplanes=xplanes
+    )
 
 
 def rail_only(
@@ -61,7 +63,9 @@ def rail_only(
     require("nodes", nodes, 2)
     require("per_node", per_node, 2)
     rail = fat_tree(nodes, rail_link, switch, 1 if nodes <= switch.ports else levels, oversubscription)
-    return _nodes(f"rail-only {nodes} x {per_node}", nodes, per_node, xlink, xswitch, rail, per_node, None, xplanes=xplanes)
+    return _nodes(
+        f"rail-only {nodes} x {per_node}", nodes, per_node, xlink, xswitch, rail, per_node, None, xplanes=xplanes
+    )
 
 
 def scalepool(

@@ -161,7 +161,9 @@ def generators() -> dict[str, dict[str, tuple[str, str]]]:
             if name == "name":
                 continue
             hint, optional = without_none(hints_of(generator)[name])
-            what = {LinkClass: "a wire", SwitchClass: "a switch", int: "a whole number", float: "a number"}.get(hint, "")
+            what = {LinkClass: "a wire", SwitchClass: "a switch", int: "a whole number", float: "a number"}.get(
+                hint, ""
+            )
             if get_origin(hint) is Literal:
                 what = " or ".join(get_args(hint))
             elif get_origin(hint) in (Sequence, tuple):
