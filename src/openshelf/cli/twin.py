@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
             "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
         )
         each.add_argument("--algorithm", default="best",
-                          help="best (default), one among all ranks (ring, tree, direct, ...), or one for each dimension, "
+                          help="best (default), one among all ranks (ring, tree, direct, ...), or one a dimension: "
                           "'direct x ring'",
                           )  # fmt: skip
         each.add_argument("--chunks", type=int, default=0, metavar="N",

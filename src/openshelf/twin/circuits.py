@@ -1,7 +1,8 @@
 """Optical switches: a port is joined with one other at a time, and being joined with another takes long.
 
 Steps that would have a port talk with several others at once are taken apart, a peer at a time. A step in which any
-port has another peer than before waits for the switch. If every port keeps its one peer, nothing waits: circuits are set up once for many of them.
+port has another peer than before waits for the switch. If every port keeps its one peer, nothing waits: circuits are
+set up once for many collectives.
 """
 
 from __future__ import annotations
