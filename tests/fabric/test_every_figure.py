@@ -234,7 +234,7 @@ def test_another_value_gives_another_answer_or_is_refused(text: str) -> None:
             continue
         if after == before:
             silent.append((".".join(map(str, path)), value))
-    # Nothing writes or copies by other page sizes yet (the probe measures them for planners), products do not say how far
-    # they can be trusted, and a wire's own price stands before its medium's.
+    # Nothing writes or copies by other page sizes yet (the probe measures them for planners), products do not say how
+    # far they can be trusted, and a wire's own price stands before its medium's.
     other = ("other_pages.0.write_bandwidth", "other_pages.0.copy_bandwidth", "efficiency.source", "media.0.price_usd")
     assert not [each for each in silent if not any(word in each[0] for word in other)]
