@@ -28,8 +28,9 @@ JOINED = [name for name in presets() if Fabric.load(name).topology]
 
 def test_the_presets_are_these() -> None:
     assert presets() == [
-        "cloudmatrix384", "dgx-a100-ib", "dgx-a100-roce", "dgx-h100-ib", "dgx-h100-roce", "gb200-nvl72", "laptop",
-        "pseudo-supernode", "scalepool", "scalepool-rdma", "ub-mesh-pod",
+        "cloudmatrix384", "dgx-a100-ib", "dgx-a100-roce", "dgx-b200-ib", "dgx-h100-ib", "dgx-h100-roce",
+        "gb200-nvl72", "gb300-nvl72", "laptop", "mi300x-node", "pseudo-supernode", "scalepool", "scalepool-rdma",
+        "tpu-v5p-pod", "ub-mesh-pod",
     ]  # fmt: skip
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from openshelf.errors import BadInput
-from openshelf.fabric import LinkClass
+from openshelf.fabric import LinkClass, SwitchClass
 from openshelf.fabric import topologies as top
-from openshelf.twin import Twin, read_trace, run_trace
-from tests.twin.traces import node, trace
+from openshelf.twin import Rates, Twin, read_groups, read_trace, run_trace, run_traces
+from tests.twin.traces import block, node, number, trace, varint
 
 B, L = 50e9, 5e-7
 TWIN = Twin(
@@ -73,7 +73,6 @@ def test_files_that_are_no_traces_say_what_is_wrong(file: Path) -> None:
     whole = trace(node(1, COMPUTE, "a", (), 5), node(2, COMPUTE, "b", (9,), 5))
     for data, message in (
         (b"", "no nodes"),
-        (whole, "waits for 9, which is not in the trace"),
         (whole[:-3], "bytes, and the file has"),
         (trace(node(1, 23, "new")), "type 23"),
         (trace(node(1, COMPUTE, "a"), node(1, COMPUTE, "b")), "number of another"),
@@ -84,3 +83,69 @@ def test_files_that_are_no_traces_say_what_is_wrong(file: Path) -> None:
             read_trace(file)
     with pytest.raises(BadInput, match="cannot read the trace"):
         read_trace(file.with_name("none.et"))
+
+
+def test_dependencies_outside_the_file_are_told_and_taken_as_done(file: Path) -> None:
+    file.write_bytes(trace(node(1, COMPUTE, "a", (), 5), node(2, COMPUTE, "b", (9, 1), 5)))
+    nodes = read_trace(file)
+    assert [each.outside for each in nodes] == [[], [9]]
+    assert run_trace(TWIN, nodes).seconds == pytest.approx(10e-6)
+
+
+def test_an_all_gather_counts_what_goes_in(file: Path) -> None:
+    file.write_bytes(trace(node(1, COLLECTIVE, "gather", (), 0, {"comm_type": 2, "comm_size": 1 << 20})))
+    expected = TWIN.collective("all_gather", 16 << 20).seconds
+    assert run_trace(TWIN, read_trace(file)).seconds == pytest.approx(expected)
+
+
+def test_every_kind_of_attribute_is_read(file: Path) -> None:
+    scalars = {
+        "double": varint(3 << 3 | 1) + b"\0\0\0\0\0\0\xf8\x3f", "float": varint(5 << 3 | 5) + b"\0\0\xc0\x3f",
+        "int32": number(7, -3), "int64": number(9, -3), "uint32": number(11, 3), "uint64": number(13, 3),
+        "sint32": number(15, 5), "sint64": number(17, 5), "fixed32": varint(19 << 3 | 5) + b"\x03\0\0\0",
+        "fixed64": varint(21 << 3 | 1) + b"\x03" + bytes(7), "sfixed32": varint(23 << 3 | 5) + b"\xfd\xff\xff\xff",
+        "sfixed64": varint(25 << 3 | 1) + b"\xfd" + b"\xff" * 7, "bool": number(27, 1), "string": block(29, b"pg"),
+        "bytes": block(31, b"raw"), "floats": block(6, block(1, b"\0\0\xc0\x3f" * 2)),
+        "ints": block(10, block(1, varint(4) + varint(5))), "strings": block(30, block(1, b"a") + block(1, b"b")),
+    }  # fmt: skip
+    attributes = b"".join(block(10, block(1, name.encode()) + value) for name, value in scalars.items())
+    file.write_bytes(trace(node(1, COMPUTE, "all", (), 5) + attributes))
+    assert read_trace(file)[0].attributes == {
+        "double": 1.5, "float": 1.5, "int32": -3, "int64": -3, "uint32": 3, "uint64": 3, "sint32": -3, "sint64": -3,
+        "fixed32": 3, "fixed64": 3, "sfixed32": -3, "sfixed64": -3, "bool": 1, "string": "pg", "bytes": b"raw",
+        "floats": [1.5, 1.5], "ints": [4, 5], "strings": ["a", "b"],
+    }  # fmt: skip
+
+
+def _in_group(name: str) -> bytes:
+    about = {"comm_type": 0, "comm_size": 1 << 26}
+    return node(1, COLLECTIVE, "reduce", (), 0, about) + block(10, block(1, b"pg_name") + block(29, name.encode()))
+
+
+def test_collectives_of_process_groups_contend(file: Path) -> None:
+    twin = Twin(top.leaf_spine(2, 2, 1, LinkClass("a", B, L), LinkClass("b", B / 2, L), SwitchClass("s", 8)))
+    groups = file.with_name("groups.json")
+    groups.write_text('{"left": [0, 2], "right": [1, 3]}')
+    rates = Rates(algorithm="ring", groups=read_groups(groups))
+    traces = {}
+    for rank in range(4):
+        file.write_bytes(trace(_in_group("left" if rank % 2 == 0 else "right")))
+        traces[rank] = read_trace(file)
+    alone = twin.collective("all_reduce", 1 << 26, ranks=[0, 2], algorithm="ring").seconds
+    assert run_trace(twin, traces[0], algorithm="ring", groups=rates.groups).seconds == pytest.approx(alone)
+    assert run_traces(twin, traces, rates).seconds == pytest.approx(2 * alone, rel=0.01)  # both over one uplink
+    del traces[3]
+    with pytest.raises(BadInput, match="rank 3 has no collective 0"):
+        run_traces(twin, traces, rates)
+
+
+def test_ranks_wait_for_each_others_messages(file: Path) -> None:
+    about = {"comm_src": 0, "comm_dst": 1, "comm_tag": 7, "comm_size": 1 << 20}
+    file.write_bytes(trace(node(1, COMPUTE, "work", (), 100), node(2, SEND, "send", (1,), 0, about)))
+    sends = read_trace(file)
+    file.write_bytes(trace(node(1, RECV, "recv", (), 0, about), node(2, COMPUTE, "work", (1,), 50)))
+    receives = read_trace(file)
+    run = run_traces(TWIN, {0: sends, 1: receives})
+    assert run.seconds == pytest.approx(150e-6 + (1 << 20) / B + L)
+    with pytest.raises(BadInput, match="does not receive"):
+        run_traces(TWIN, {0: sends})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +26,7 @@ def print_collectives(fabric: str, made: Sequence[Collective]) -> None:
     table = Table("bytes", "algorithm", "time", "bus GB/s", "found by", title=title, title_justify="left")
     for each in made:
         table.add_row(
-            format_size(each.nbytes), each.algorithm, format_time(each.seconds), f"{each.bus_bytes_per_s / 1e9:.1f}",
+            format_size(each.nbytes), _named(each), format_time(each.seconds), f"{each.bus_bytes_per_s / 1e9:.1f}",
             each.how,
         )  # fmt: skip
     screen = console()
@@ -34,6 +34,21 @@ def print_collectives(fabric: str, made: Sequence[Collective]) -> None:
     largest = max(made, key=lambda each: each.nbytes)
     _print_load(screen, largest.load, f"load at {format_size(largest.nbytes)}")
     _print_trust(screen, made)
+
+
+def _named(made: Collective) -> str:
+    return f"{made.algorithm}, {made.chunks} chunks" if made.chunks > 1 else made.algorithm
+
+
+def print_failing(fabric: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each size: with all links, and while some fail."""
+    table = Table(
+        "bytes", "algorithm", "healthy", "failing", title=f"links of {fabric} fail (simulated)", title_justify="left"
+    )
+    for row in rows:
+        times = format_time(row["healthy_s"]), format_time(row["seconds"])
+        table.add_row(format_size(row["bytes"]), str(row["algorithm"]), *times)
+    console().print(table)
 
 
 def print_comparison(made: Mapping[str, Sequence[Collective]]) -> None:

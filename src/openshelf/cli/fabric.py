@@ -18,6 +18,7 @@ _NAME = "a preset, a YAML file, or `local` (what openshelf probe wrote)"
 _EPILOG = """\
 examples:
   openshelf fabric show                              the fabrics there are
+  openshelf fabric ls generators                     what a topology may be, with every parameter
   openshelf fabric show gb200-nvl72 --svg nvl72.svg  a summary and a picture
   openshelf fabric check my.yaml                     mistakes by line and column; what is assumed
   openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
@@ -39,6 +40,14 @@ def add(commands: Any) -> None:
     add_files(show, "fabric", nargs="?", help=_NAME)
     show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
     show.set_defaults(run=run_show)
+    lists = parts.add_parser(
+        "ls",
+        help="what a fabric may name",
+        description="Lists the media, switches, protocols and presets that come with the package, or the generators of "
+        "topologies with their parameters.",
+    )
+    lists.add_argument("what", choices=("media", "switches", "protocols", "presets", "generators"))
+    lists.set_defaults(run=run_ls)
     check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
     add_files(check, "fabric", help=_NAME)
     check.set_defaults(run=run_check)
@@ -71,7 +80,7 @@ def add(commands: Any) -> None:
         description="Published figures that follow from others, computed from their inputs; misses are marked.",
     )
     following.set_defaults(run=run_derived)
-    for one in (show, check, diff, schema, fitting, wires, following):
+    for one in (show, lists, check, diff, schema, fitting, wires, following):
         add_json(one)
 
 
@@ -91,6 +100,17 @@ def run_show(args: argparse.Namespace) -> int:
         print(json.dumps(found))
     else:
         _print_summary(found)
+    return 0
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    from openshelf.cli._lists import listed, print_list
+
+    found = listed(args.what)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        print_list(args.what, found)
     return 0
 
 
@@ -123,6 +143,7 @@ def run_diff(args: argparse.Namespace) -> int:
     one, other = Fabric.load(args.one), Fabric.load(args.other)
     parts = differences(one.plain(), other.plain())
     costs = differences(_headline(one, summary(one)), _headline(other, summary(other)))
+    costs = [each for each in costs if None not in each[1:]]  # what one side does not know is no difference
     if args.json:
         keys = ("what", args.one, args.other)
         rows = {"file": parts, "outcome": costs}
@@ -186,7 +207,9 @@ def _headline(fabric: Fabric, found: dict[str, Any]) -> dict[str, Any]:
     if fabric.topology is None:
         return {}
     ways = {f"{way['to']}, {size} bytes, s": s for way in found["ways"] for size, s in way["seconds"].items()}
-    return {"endpoints": found["topology"]["endpoints"], "watts known": found["bill"]["watts"]["known"], **ways}
+    watts = found["bill"]["watts"]
+    whole = None if watts["unknown"] else watts["known"]
+    return {"endpoints": found["topology"]["endpoints"], "watts": whole, **ways}
 
 
 def _short(value: Any) -> str:

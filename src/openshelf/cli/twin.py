@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
 if TYPE_CHECKING:
-    from openshelf.twin import Collective, Run, Twin
+    from openshelf.twin import Change, Collective, Run, Twin
 
 _NAME = "a preset or a YAML file of a fabric with a topology (openshelf fabric show)"
 _DESCRIPTION = "Runs collectives, traces and training steps on a fabric in virtual time. All times are simulated."
@@ -24,6 +25,7 @@ examples:
   openshelf twin run gb200-nvl72 --collective all_reduce --size 1GiB
   openshelf twin run dgx-h100-ib --collective all_to_all --size 64MiB --ranks 64 --algorithm direct
   openshelf twin run dgx-h100-ib --et step.et --trace step.json.gz       one Chakra trace for all ranks
+  openshelf twin run dgx-h100-ib --ranks 64 --fail '0>8:0@0.001-0.005' --detect 0.001
   openshelf twin compare dgx-h100-ib dgx-h100-roce scalepool --size 1MiB,1GiB
   openshelf twin train dgx-h100-ib --model llama3.1-8b --batch 256 --tp 2 --dp 128
   openshelf twin search dgx-h100-ib --model gpt3-175b --batch 512
@@ -44,13 +46,20 @@ def add(commands: Any) -> None:
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     one = parts.add_parser("run", help="a collective or a trace on one fabric", description=_DESCRIPTION)
     add_files(one, "fabric", help=_NAME)
-    one.add_argument("--et", metavar="FILE", help="a Chakra trace of one rank, which stands for all")
+    one.add_argument("--et", action="append", default=[], metavar="FILE",
+                     help="a Chakra trace of one rank, which stands for all; several: of rank 0, 1, ...")  # fmt: skip
+    one.add_argument("--groups", metavar="FILE", help="with --et: process groups, JSON lists of ranks by name")
     one.add_argument("--flops", type=float, default=0.0, metavar="FLOP_PER_S", help="for operators without a duration")
     one.add_argument("--memory-bandwidth", type=float, default=0.0, metavar="BYTES_PER_S", help="for the same")
     one.add_argument(
         "--trace", type=Path, metavar="FILE", help="with --et: write a trace for ui.perfetto.dev, .json[.gz]"
     )
     one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
+    one.add_argument("--fail", action="append", default=[], metavar="LINK@SECONDS[-SECONDS]",
+                     help="a link without capacity from a moment on, until its repair: leaf-spine:5@0.001-0.01, "
+                     "or 0>8:1@0.001, the second from endpoint 0 to 8")  # fmt: skip
+    one.add_argument("--detect", type=float, metavar="SECONDS",
+                     help="with --fail: when routers know, and take another of the equal ways (never)")  # fmt: skip
     one.set_defaults(run=run_one)
     several = parts.add_parser("compare", help="a collective on several fabrics", description=_DESCRIPTION)
     add_files(several, "fabrics", nargs="+", metavar="FABRIC", help=_NAME)
@@ -66,10 +75,17 @@ def add(commands: Any) -> None:
             "--ranks", type=int, metavar="N", help="the first so many endpoints (default: all that compute)"
         )
         each.add_argument("--algorithm", default="best",
-                          help="best (default), ring, tree, halving_doubling, direct, hierarchical or in_switch",
+                          help="best (default), one among all ranks (ring, tree, direct, ...), or one a dimension: "
+                          "'direct x ring'",
                           )  # fmt: skip
-        each.add_argument("--access", choices=("load", "store"), default="load",
-                          help="by protocols with memory semantics (load)")  # fmt: skip
+        each.add_argument("--chunks", type=int, default=0, metavar="N",
+                          help="parts, in dimensions one behind the other (as many as are best)")  # fmt: skip
+        each.add_argument("--dimension", type=int, metavar="D",
+                          help="in this dimension of the network only, all groups at once")  # fmt: skip
+        each.add_argument("--salt", type=int, default=0, metavar="N",
+                          help="of the hash that chooses among equal ways (0)")  # fmt: skip
+        each.add_argument("--access", choices=("load", "store"), default="store",
+                          help="by protocols with memory semantics (store)")  # fmt: skip
         add_json(each)
 
     _twin_ops.add(parts)
@@ -83,6 +99,8 @@ def run_one(args: argparse.Namespace) -> int:
         raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
     twin = _twin(args.fabric, args.access)
     made = [_simulated(twin, size, args) for size in _sizes(args.size)]
+    if args.fail:
+        return _run_failing(twin, made, args)
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
         return 0
@@ -90,6 +108,44 @@ def run_one(args: argparse.Namespace) -> int:
 
     print_collectives(args.fabric, made)
     return 0
+
+
+def _run_failing(twin: Twin, made: list[Collective], args: argparse.Namespace) -> int:
+    """Each collective again, flow by flow, while links fail."""
+    changes = [change for text in args.fail for change in _failures(twin, text)]
+    rows = []
+    for each in made:
+        tasks = twin.tasks()
+        twin.add(
+            tasks, each.kind, each.nbytes, algorithm=each.algorithm, chunks=each.chunks, ranks=_ranks(twin, args),
+            dimension=args.dimension, salt=args.salt,
+        )  # fmt: skip
+        run = twin.run(tasks, changes, args.detect)
+        rows.append(
+            {"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": each.seconds, "seconds": run.seconds}
+        )
+    if args.json:
+        print(json.dumps({"fabric": args.fabric, "simulated": rows}))
+        return 0
+    from openshelf.cli._twin import print_failing
+
+    print_failing(args.fabric, rows)
+    return 0
+
+
+def _failures(twin: Twin, text: str) -> list[Change]:
+    from openshelf.twin import Change
+
+    link, _, times = text.partition("@")
+    begin, _, end = times.partition("-") if "e-" not in times else (times, "", "")
+    resource = twin.network.named(link)
+    try:
+        found = [Change(float(begin), resource, 0.0)]
+        if end:
+            found.append(Change(float(end), resource, float(twin.network.capacity_bytes_per_s[resource])))
+    except ValueError as error:
+        raise BadInput(f"--fail {text!r}: expected LINK@SECONDS or LINK@SECONDS-SECONDS, plain decimals") from error
+    return found
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -108,16 +164,23 @@ def run_compare(args: argparse.Namespace) -> int:
 def _run_trace(args: argparse.Namespace) -> int:
     from openshelf.cli._twin import print_run
     from openshelf.show import write_run_trace
-    from openshelf.twin import read_trace, run_trace
+    from openshelf.twin import Rates, read_groups, read_trace, run_trace, run_traces
 
     twin = _twin(args.fabric, args.access)
-    run: Run = run_trace(
-        twin,
-        read_trace(args.et),
-        flop_per_s=args.flops,
-        memory_bytes_per_s=args.memory_bandwidth,
-        algorithm=args.algorithm,
-    )
+    groups = read_groups(args.groups) if args.groups else {}
+    rates = Rates(args.flops, args.memory_bandwidth, args.algorithm, groups)
+    traces = {rank: read_trace(file) for rank, file in enumerate(args.et)}
+    outside = sum(len(node.outside) for nodes in traces.values() for node in nodes)
+    if outside:
+        print(f"{outside} dependencies are on nodes outside the files: taken as done", file=sys.stderr)
+    run: Run
+    if len(traces) > 1:
+        run = run_traces(twin, traces, rates)
+    else:
+        run = run_trace(
+            twin, traces[0], flop_per_s=rates.flop_per_s, memory_bytes_per_s=rates.memory_bytes_per_s,
+            algorithm=rates.algorithm, groups=groups,
+        )  # fmt: skip
     if args.trace:
         write_run_trace(run, args.trace)
     if args.csv:
@@ -138,12 +201,18 @@ def _twin(name: str, access: Literal["load", "store"]) -> Twin:
 
 
 def _simulated(twin: Twin, size: int, args: argparse.Namespace) -> Collective:
-    ranks = None
-    if args.ranks is not None:
-        if not 2 <= args.ranks <= twin.network.ranks:
-            raise BadInput(f"--ranks is {args.ranks}; {twin.network.name!r} has 2 to {twin.network.ranks}")
-        ranks = list(range(args.ranks))
-    return twin.collective(args.collective, size, algorithm=args.algorithm, ranks=ranks)
+    return twin.collective(
+        args.collective, size, algorithm=args.algorithm, ranks=_ranks(twin, args), chunks=args.chunks,
+        dimension=args.dimension, salt=args.salt,
+    )  # fmt: skip
+
+
+def _ranks(twin: Twin, args: argparse.Namespace) -> list[int] | None:
+    if args.ranks is None:
+        return None
+    if not 2 <= args.ranks <= twin.network.ranks:
+        raise BadInput(f"--ranks is {args.ranks}; {twin.network.name!r} has 2 to {twin.network.ranks}")
+    return list(range(args.ranks))
 
 
 def _sizes(text: str) -> list[int]:

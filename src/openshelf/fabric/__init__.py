@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
     from openshelf.fabric.derive import Derived, derived
     from openshelf.fabric.summaries import differences, summary, used_figures
-    from openshelf.fabric.wiring.topology import Topology
+    from openshelf.fabric.wiring.topology import Topology, generators
 
 _LATER = {
     "billing": ("Bill", "Item", "bill"),
@@ -58,7 +58,7 @@ _LATER = {
     "calibration.write": ("fitted",),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
-    "wiring.topology": ("Topology",),
+    "wiring.topology": ("Topology", "generators"),
 }
 """What is imported when it is asked for: most processes want places and costs, and start sooner."""
 
@@ -125,6 +125,7 @@ __all__ = [
     "fit",
     "fit_tokens",
     "fitted",
+    "generators",
     "is_token_table",
     "ledger",
     "left_out",

@@ -6,12 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from openshelf.errors import BadInput, OpenshelfError
 from openshelf.fabric.cost import Cost, Leg, along, busy_s, require_size, through
 from openshelf.fabric.fields import Path, Problem, nearest
 from openshelf.fabric.model import Link, Place, Source, weakest
 from openshelf.fabric.wiring.network import Ids, Network, Semantics
-from openshelf.fabric.wiring.protocols import Access, beyond
+from openshelf.fabric.wiring.protocols import Access, MessageProtocol, beyond
 from openshelf.fabric.wiring.protocols import semantics as semantics_of
 from openshelf.fabric.wiring.wires import Wire, compiled, latency_of, medium_problems
 
@@ -27,14 +29,52 @@ def network(fabric: Fabric) -> Network:
         raise BadInput(f"fabric {fabric.name!r} has no topology; add one under `topology:` (see docs/fabric.md)")
     wires = {each.name: compiled(each, fabric.known_media) for each in fabric.wires}
     switches = {name: each.compiled() for name, each in fabric.known_switches.items()}
-    return topology.compile(fabric.topology, wires, switches)
+    made = topology.compile(fabric.topology, wires, switches)
+    if made.memories and not fabric.memory_endpoint and fabric.endpoint:
+        raise BadInput(
+            f"{made.memories} endpoints are memory only, and nothing says which: name a place as `memory_endpoint`"
+        )
+    if fabric.memory_endpoint:
+        if not made.memories:
+            raise BadInput(f"memory_endpoint is {fabric.memory_endpoint!r}, and the topology has no memory endpoints")
+        made = _with_place(fabric, made, fabric.place(fabric.memory_endpoint), "memories", made.ranks)
+    place = _place(fabric, made, 0)
+    if place and made.ranks > 1:
+        width = _ports_bytes_per_s(made)
+        if min(place.read_bandwidth_bytes_per_s.value, place.write_bandwidth_bytes_per_s.value) < width:
+            made = _with_place(fabric, made, place, "ranks", 0)
+    return made
+
+
+def _with_place(fabric: Fabric, made: Network, place: Place, which: str, endpoint: int) -> Network:
+    """The network with a place at some endpoints: what is read and written there shares its bandwidth."""
+    from openshelf.fabric.topologies import with_memory
+
+    # Resources carry bytes with their framing, and a memory has none.
+    last = int(made.path(1 if endpoint == 0 else 0, endpoint)[-1])
+    wire = next(each for each in fabric.wires if each.name == made.links[made.resource_role(last)].name)
+    share = semantics_of(fabric.known_protocols[wire.protocol], 1, 0.0).efficiency
+    read, write = place.read_bandwidth_bytes_per_s.value / share, place.write_bandwidth_bytes_per_s.value / share
+    return with_memory(made, read, write, 0.0, which)
+
+
+def _ports_bytes_per_s(made: Network) -> float:
+    """What the links that leave an endpoint carry together, as ways to some others show."""
+    others = np.unique(np.linspace(1, made.endpoints - 1, min(256, made.endpoints - 1)).astype(np.int64))
+    at, path = made.paths(np.zeros(len(others), np.int64), others)
+    return float(made.capacity_bytes_per_s[np.unique(path[at[:-1]])].sum())
 
 
 def crossed(fabric: Fabric, path: Ids) -> list[Wire]:
     """The wires of the resources on a path."""
     joined = fabric.network
     wires = {each.name: each for each in fabric.wires}
-    return [wires[joined.links[joined.resource_role(each)].name] for each in path.tolist()]
+    return [wires[joined.links[joined.resource_role(each)].name] for each in _wired(joined, path).tolist()]
+
+
+def _wired(joined: Network, path: Ids) -> Ids:
+    """The part of a path that is wires, not memories."""
+    return np.array([each for each in path.tolist() if joined.resource_role(each) in joined.links], np.int64)
 
 
 def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) -> Semantics:
@@ -44,11 +84,16 @@ def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Acc
     path_s = float(fabric.network.latency_s[path].sum())
     names = list(dict.fromkeys(wire.protocol for wire in crossed(fabric, path)))
     width = float(fabric.network.capacity_bytes_per_s[path].min(initial=math.inf))
-    place, parts = _place(fabric, source), []
+    place, parts = _place(fabric, fabric.network, source), []
     for name in names:
         protocol = fabric.known_protocols[name]
         memory_s = busy_s(place, protocol, path_s, width, access) if place else 0.0
-        parts.append(semantics_of(protocol, nbytes, path_s, access, memory_s))
+        made = semantics_of(protocol, nbytes, path_s, access, memory_s)
+        if isinstance(protocol, MessageProtocol) and len(names) > 1:
+            # What is unacknowledged is so only along the wires that speak this protocol.
+            own_s = _segment_s(fabric, path, name)
+            made = replace(made, rate_cap_bytes_per_s=protocol.semantics(nbytes, own_s).rate_cap_bytes_per_s)
+        parts.append(made)
     if not parts:
         return Semantics("none")
     if len(parts) == 1:
@@ -69,6 +114,12 @@ def semantics(fabric: Fabric, nbytes: int, source: int, target: int, access: Acc
     )
 
 
+def _segment_s(fabric: Fabric, path: Ids, protocol: str) -> float:
+    own = _wired(fabric.network, path)
+    speaks = [wire.protocol == protocol for wire in crossed(fabric, path)]
+    return float(fabric.network.latency_s[own[np.array(speaks, bool)]].sum())
+
+
 def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) -> Cost:
     """See `Fabric.send`."""
     costs = semantics(fabric, nbytes, source, target, access)
@@ -76,12 +127,20 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
     if not len(path):
         raise BadInput(f"source and target are both endpoint {source}: nothing crosses the network")
     legs = []
-    for wire, resource in zip(crossed(fabric, path), path, strict=True):
+    for resource in path.tolist():
+        if joined.resource_role(resource) not in joined.links:
+            place = _place(fabric, joined, source if resource == int(path[0]) else target)
+            assert place is not None
+            role, width = joined.resource_role(resource), float(joined.capacity_bytes_per_s[resource])
+            figure = place.read_bandwidth_bytes_per_s if role.endswith("read") else place.write_bandwidth_bytes_per_s
+            legs.append(Leg(f"{place.name} ({role})", 0.0, through(nbytes, width, 0.0, costs)[1], figure.source))
+    for wire, resource in zip(crossed(fabric, path), _wired(joined, path).tolist(), strict=True):
         width = float(joined.capacity_bytes_per_s[resource])
         _, bandwidth = through(nbytes, width, 0.0, costs)
         label = f"{wire.name} ({joined.resource_role(int(resource))})"
         far = beyond(fabric.known_protocols[wire.protocol], nbytes)
-        legs.append(Leg(label, float(joined.latency_s[resource]), bandwidth, _source(fabric, wire), far))
+        late = float(joined.latency_s[resource])
+        legs.append(Leg(label, late, bandwidth, _source(fabric, wire, late), far))
     before = Leg(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(leg.source for leg in legs))
     cost = along(nbytes, [before, *legs])
     if joined.whole_messages and nbytes:  # every hop takes in all bytes before it sends any on
@@ -90,17 +149,23 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
     return cost
 
 
-def _place(fabric: Fabric, endpoint: int) -> Place | None:
+def _place(fabric: Fabric, joined: Network, endpoint: int) -> Place | None:
     """The memory at an endpoint; None if the fabric does not say what is there."""
-    if endpoint >= fabric.network.ranks:
+    if endpoint >= joined.ranks:
         return fabric.place(fabric.memory_endpoint) if fabric.memory_endpoint else None
     places = [each.place for each in fabric.compute if each.name == fabric.endpoint]
     return fabric.place(places[0]) if places else None
 
 
-def _source(fabric: Fabric, wire: Wire) -> Source:
+def _source(fabric: Fabric, wire: Wire, late_s: float) -> Source:
+    """The weakest figure in a wire, its protocol, and the switch that it leaves, if one is in its latency."""
     latency = latency_of(wire, fabric.known_media)
     figures = [wire.bandwidth_bytes_per_s, *([latency] if latency else [])]
+    more_s = late_s - (latency.value if latency else 0.0)
+    for kind in fabric.network.switches:
+        own = fabric.known_switches[kind.name].latency_s
+        if own and math.isclose(own.value, more_s, rel_tol=1e-6):
+            figures.append(own)
     return weakest([*(figure.source for figure in figures), fabric.known_protocols[wire.protocol].source])
 
 

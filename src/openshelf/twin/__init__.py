@@ -1,7 +1,8 @@
 """The hardware in virtual time: collectives and task graphs on a Fabric's network, flow by flow."""
 
 from openshelf.twin.algorithms import KINDS, NAMES, Step, steps_of
-from openshelf.twin.chakra import Node, read_trace, run_trace
+from openshelf.twin.chakra import Node, Rates, read_groups, read_trace, run_trace
+from openshelf.twin.chakra_ranks import run_traces
 from openshelf.twin.collective import Collective
 from openshelf.twin.library import Domain, domain, reduces_inside
 from openshelf.twin.load import Load
@@ -19,6 +20,7 @@ __all__ = [
     "Link",
     "Load",
     "Node",
+    "Rates",
     "Run",
     "Step",
     "TASK_KINDS",
@@ -26,8 +28,10 @@ __all__ = [
     "Times",
     "Twin",
     "domain",
+    "read_groups",
     "read_trace",
     "reduces_inside",
     "run_trace",
+    "run_traces",
     "steps_of",
 ]

@@ -37,6 +37,8 @@ class Step:
     reduces: bool = False
     inside: Literal["", "up", "down", "both"] = ""
     phase: int = 0
+    late_s: float = 0.0
+    """What comes before it beside what flows cost: a switch that is turned."""
 
     @property
     def flows(self) -> int:

@@ -133,19 +133,27 @@ def _quotient(network: Network, variants: Sequence[Sequence[Flows]], found: _Ref
 
 
 def coarse(network: Network, variants: Sequence[Sequence[Flows]]) -> Alike:
-    """Every rank is as any other, and every resource as busy as the busiest of its role."""
-    roles = len(network.roles)
-    width = np.array([network.capacity_bytes_per_s[network.role == role].min() for role in range(roles)])
-    small = _network(network, width, np.zeros(roles), np.arange(roles, dtype=np.int16))
+    """Every rank is as any other, and every resource as busy as the busiest of its role that the same steps use."""
+    steps = [flows for steps in variants for flows in steps]
+    kind = _mix(network.role.astype(np.uint64))
+    with np.errstate(over="ignore"):
+        for number, flows in enumerate(steps):
+            used = np.unique(flows.path)
+            kind[used] += _mix(np.array([number + 1], np.uint64))
+    _, kind_of = np.unique(kind, return_inverse=True)
+    kinds = int(kind_of.max()) + 1
+    width = np.full(kinds, np.inf)
+    np.minimum.at(width, kind_of, network.capacity_bytes_per_s)
+    small = _network(network, width, np.zeros(kinds), np.zeros(kinds, np.int16))
     none = np.zeros(1, np.int64)
 
     def one(flows: Flows) -> Flows:
-        # How long each resource is busy with the step, in units of its role's width: the most of each role counts.
+        # How long each resource is busy with the step, for each byte of it: the most of each kind counts.
         wire = float(flows.wire.max())
         busy = np.bincount(flows.path, np.repeat(flows.wire, np.diff(flows.at)), minlength=network.resources)
-        busy = busy / (network.capacity_bytes_per_s * wire) if wire else busy
-        most = np.zeros(roles)
-        np.maximum.at(most, network.role, busy)
+        busy = busy.astype(np.float64) / (network.capacity_bytes_per_s * (wire or 1.0))
+        most = np.zeros(kinds)
+        np.maximum.at(most, kind_of, busy)
         path = np.flatnonzero(most)
         return replace(
             flows, src=none, dst=none, rank=flows.rank[:1], at=np.array([0, len(path)]), path=path,

@@ -8,12 +8,14 @@ one at a time, in the order in which they become ready.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openshelf.errors import BadInput
-from openshelf.twin.protobuf import double, fields, messages, signed, varints
+from openshelf.twin.protobuf import double, fields, fixed, messages, signed, varints, zigzag
 from openshelf.twin.tasks import COMPUTE, FLOW, MEMORY
 
 if TYPE_CHECKING:
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from openshelf.twin.twin import Twin
 
 _TYPES = {1: "metadata", 2: "load", 3: "store", 4: "compute", 5: "send", 6: "recv", 7: "collective"}
-_COLLECTIVES = {0: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter", 9: "barrier"}
+_COLLECTIVES = {
+    0: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter", 8: "reduce_scatter",
+    9: "barrier",
+}  # fmt: skip
 _COMPUTING, _TALKING, _MEMORY = 0, 1, 2  # streams
-_INTEGERS = (7, 9, 11, 13, 27)  # int32, int64, uint32, uint64, bool: all varints
 
 
 @dataclass
@@ -35,7 +39,9 @@ class Node:
     type: str = "invalid"
     before: list[int] = field(default_factory=list)
     duration_s: float = 0.0
-    attributes: dict[str, int | float | list[int]] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outside: list[int] = field(default_factory=list)
+    """What it waits for that is not in the file: taken as done."""
 
     def number(self, name: str) -> float:
         value = self.attributes.get(name, 0)
@@ -56,10 +62,25 @@ def read_trace(path: str | Path) -> list[Node]:
     if len(known) != len(nodes):
         raise BadInput(f"{file}: {len(nodes) - len(known)} nodes have the number of another one")
     for node in nodes:
-        for other in node.before:
-            if other not in known:
-                raise BadInput(f"{file}: node {node.id} ({node.name!r}) waits for {other}, which is not in the trace")
+        node.outside = [other for other in node.before if other not in known]
+        node.before = [other for other in node.before if other in known]
     return nodes
+
+
+def read_groups(path: str | Path) -> dict[str, list[int]]:
+    """Process groups by name, from a JSON file such as ASTRA-sim's: {"0": [0, 1, 2, 3], "1": [4, 5, 6, 7]}."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read the groups {str(path)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON: {error}") from error
+    good = isinstance(found, dict) and all(
+        isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) for ranks in found.values()
+    )
+    if not good:
+        raise BadInput(f'{path}: expected lists of ranks by the name of their group: {{"0": [0, 1], "1": [2, 3]}}')
+    return {str(name): ranks for name, ranks in found.items()}
 
 
 def run_trace(
@@ -69,13 +90,15 @@ def run_trace(
     flop_per_s: float = 0.0,
     memory_bytes_per_s: float = 0.0,
     algorithm: str = "best",
+    groups: Mapping[str, Sequence[int]] | None = None,
 ) -> Run:
-    """Runs one rank's trace as that of all ranks."""
+    """Runs one rank's trace as that of all ranks; collectives of a process group are among its ranks."""
+    rates = Rates(flop_per_s, memory_bytes_per_s, algorithm, groups or {})
     tasks = twin.tasks()
     made: dict[int, int] = {}
     sends: dict[tuple[float, float], list[int]] = {}
     for node in nodes:
-        seconds, stream, kind = _task(twin, node, flop_per_s, memory_bytes_per_s, algorithm)
+        seconds, stream, kind = _task(twin, node, rates)
         made[node.id] = tasks.lasting(seconds, stream=stream, name=node.name or f"{node.type} {node.id}", kind=kind)
         if node.type == "send":
             sends.setdefault((node.number("comm_tag"), node.number("comm_size")), []).append(made[node.id])
@@ -97,26 +120,42 @@ def _matching(node: Node, sends: dict[tuple[float, float], list[int]]) -> int:
     return like.pop(0)
 
 
-def _task(
-    twin: Twin, node: Node, flop_per_s: float, memory_bytes_per_s: float, algorithm: str
-) -> tuple[float, int, int]:
-    """(seconds, stream, kind) of a node."""
-    size = node.number("comm_size")
+@dataclass(frozen=True)
+class Rates:
+    """What a trace does not say: how fast work without a duration is, by what algorithm, and who is in a group."""
+
+    flop_per_s: float = 0.0
+    memory_bytes_per_s: float = 0.0
+    algorithm: str = "best"
+    groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def _task(twin: Twin, node: Node, rates: Rates) -> tuple[float, int, int]:
+    """(seconds, stream, kind) of a node, where one trace stands for all ranks."""
     if node.type == "collective":
-        return _collective_s(twin, node, size, algorithm), _TALKING, FLOW
+        found = collective_of(twin, node, rates)
+        if found is None:
+            return 0.0, _TALKING, FLOW
+        kind, size, ranks, dimension = found
+        made = twin.collective(kind, size, algorithm=rates.algorithm, ranks=ranks, dimension=dimension)
+        return made.seconds, _TALKING, FLOW
     if node.type == "send":
         src, dst = int(node.number("comm_src")), int(node.number("comm_dst"))
-        return twin.send(src, dst, size), _TALKING, FLOW
+        return twin.send(src, dst, node.number("comm_size")), _TALKING, FLOW
     if node.type == "recv":
         return 0.0, -1, FLOW
+    return local_work(node, rates)
+
+
+def local_work(node: Node, rates: Rates) -> tuple[float, int, int]:
+    """(seconds, stream, kind) of computing and memory."""
+    nbytes = node.number("tensor_size")
     if node.type in ("load", "store"):
-        nbytes = node.number("tensor_size")
-        return node.duration_s or _at(nbytes, memory_bytes_per_s, node, "--memory-bandwidth"), _MEMORY, MEMORY
+        return node.duration_s or _at(nbytes, rates.memory_bytes_per_s, node, "--memory-bandwidth"), _MEMORY, MEMORY
     if node.type == "compute" and not node.duration_s:
-        operations, nbytes = node.number("num_ops"), node.number("tensor_size")
-        seconds = _at(operations, flop_per_s, node, "--flops")
-        if memory_bytes_per_s:
-            seconds = max(seconds, nbytes / memory_bytes_per_s)
+        seconds = _at(node.number("num_ops"), rates.flop_per_s, node, "--flops")
+        if rates.memory_bytes_per_s:
+            seconds = max(seconds, nbytes / rates.memory_bytes_per_s)
         return seconds, _COMPUTING, COMPUTE
     return node.duration_s, _COMPUTING if node.type == "compute" else -1, COMPUTE
 
@@ -127,20 +166,37 @@ def _at(amount: float, rate: float, node: Node, option: str) -> float:
     return amount / rate if amount else 0.0
 
 
-def _collective_s(twin: Twin, node: Node, size: float, algorithm: str) -> float:
-    kind = _COLLECTIVES.get(int(node.number("comm_type")))
+def collective_of(twin: Twin, node: Node, rates: Rates) -> tuple[str, float, list[int] | None, int | None] | None:
+    """(kind, bytes as the twin counts them, ranks, dimension) of a collective; None if it moves nothing."""
+    kind, size = _COLLECTIVES.get(int(node.number("comm_type"))), node.number("comm_size")
     if kind is None:
         known = ", ".join(f"{number} ({name})" for number, name in _COLLECTIVES.items())
         raise BadInput(f"node {node.id} ({node.name!r}): collective {node.number('comm_type'):g}; there is {known}")
     if kind == "barrier":
         kind, size = "all_reduce", 8.0
+    ranks, dimension = group_of(node, rates), None
     involved = node.attributes.get("involved_dim")
-    dimension = None
-    if isinstance(involved, list) and not all(involved):
+    if ranks is None and isinstance(involved, list) and not all(involved):
         if sum(involved) != 1:
             raise BadInput(f"node {node.id} ({node.name!r}): expected one dimension or all of them; {involved} came")
         dimension = involved.index(1)
-    return twin.collective(kind, size, algorithm=algorithm, dimension=dimension).seconds if size else 0.0
+    if kind == "all_gather":  # the schema counts what a rank puts in, the twin what it gets
+        whole = len(ranks) if ranks else twin.network.ranks
+        size *= twin.network.dimensions[dimension] if dimension is not None else whole
+    if not size or (ranks is not None and len(ranks) < 2):
+        return None
+    return kind, size, ranks, dimension
+
+
+def group_of(node: Node, rates: Rates) -> list[int] | None:
+    """The ranks of a node's process group; None if it names none, which means all."""
+    name = node.attributes.get("pg_name", node.attributes.get("comm_group"))
+    if name is None or str(name) == "" or (not rates.groups and str(name) == "0"):
+        return None
+    if str(name) not in rates.groups:
+        known = ", ".join(rates.groups) or "(none: give a file of them with --groups)"
+        raise BadInput(f"node {node.id} ({node.name!r}) is of the process group {str(name)!r}; there is {known}")
+    return list(rates.groups[str(name)])
 
 
 def _node(data: bytes, file: str) -> Node:
@@ -171,17 +227,40 @@ def _attribute(node: Node, data: bytes, file: str) -> None:
     for number, value in fields(data, file):
         if number == 1 and isinstance(value, bytes):
             name = value.decode("utf-8", "replace")
-        elif number in _INTEGERS and isinstance(value, int):
-            node.attributes[name] = signed(value)
-        elif number in (3, 5) and isinstance(value, bytes):
-            node.attributes[name] = double(value)
-        elif number == 28 and isinstance(value, bytes):
-            node.attributes[name] = _bools(value, file)
+        elif number in _SCALARS:
+            node.attributes[name] = _SCALARS[number](value)
+        elif number - 1 in _SCALARS and isinstance(value, bytes):
+            node.attributes[name] = _list(value, number - 1, file)
 
 
-def _bools(data: bytes, file: str) -> list[int]:
-    found: list[int] = []
+def _list(data: bytes, kind: int, file: str) -> list[Any]:
+    """The values of a list attribute: packed, or one by one."""
+    found: list[Any] = []
     for number, value in fields(data, file):
-        if number == 1:
-            found += varints(value, file)
+        if number != 1:
+            continue
+        width = {3: 8, 5: 4, 19: 4, 21: 8, 23: 4, 25: 8}.get(kind)
+        if kind in (29, 31) or isinstance(value, int):
+            found.append(_SCALARS[kind](value))
+        elif width:
+            found += [_SCALARS[kind](value[at : at + width]) for at in range(0, len(value), width)]
+        else:
+            found += [_SCALARS[kind](each) for each in varints(value, file)]
     return found
+
+
+def _number(value: Any) -> int:
+    return signed(value) if isinstance(value, int) else 0
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+_SCALARS: dict[int, Callable[[Any], Any]] = {
+    3: double, 5: double, 7: _number, 9: _number, 11: int, 13: int, 15: zigzag, 17: zigzag,
+    19: lambda data: fixed(data, False), 21: lambda data: fixed(data, False), 23: lambda data: fixed(data, True),
+    25: lambda data: fixed(data, True), 27: int, 29: _text, 31: bytes,
+}  # fmt: skip
+"""Kinds of attributes by their field: double, float, int32, int64, uint32, uint64, sint32, sint64, fixed32, fixed64,
+sfixed32, sfixed64, bool, string, bytes. The field after each is a list of them."""

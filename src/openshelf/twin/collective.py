@@ -49,8 +49,9 @@ class Collective:
     def plain(self) -> dict[str, Any]:
         """Plain values for `json`."""
         return {
-            "kind": self.kind, "algorithm": self.algorithm, "chunks": self.chunks, "ranks": self.ranks, "bytes": self.nbytes,
-            "seconds": self.seconds, "bytes_per_s": self.bytes_per_s, "bus_bytes_per_s": self.bus_bytes_per_s,
+            "kind": self.kind, "algorithm": self.algorithm, "chunks": self.chunks, "ranks": self.ranks,
+            "bytes": self.nbytes, "seconds": self.seconds, "bytes_per_s": self.bytes_per_s,
+            "bus_bytes_per_s": self.bus_bytes_per_s,
             "how": self.how, "approximate": self.approximate, "flows": self.flows, "source": self.source,
             "beyond": list(self.beyond), "regime": self.regime,
             "load": [each.plain() for each in self.load],

@@ -30,7 +30,9 @@ def filled(dimensions: Sequence[int], ranks: Ids) -> tuple[tuple[int, ...], tupl
 
     The first rank comes first. Ranks that fill no more than one dimension have no sizes.
     """
-    stride, sizes, which, place = 1, [], [], np.zeros(len(ranks), np.int64)
+    sizes: list[int] = []
+    which: list[int] = []
+    stride, place = 1, np.zeros(len(ranks), np.int64)
     for number, extent in enumerate(dimensions):
         values, at = np.unique(ranks // stride % extent, return_inverse=True)
         if len(values) > 1:
@@ -77,7 +79,8 @@ def steps_in(
         for at in order:
             made.add(kind, names[at], at, nbytes)
         return made.steps
-    size, done = nbytes, []
+    done: list[int] = []
+    size = nbytes
     for at in order[:-1] if kind in ("all_reduce", "broadcast") else order if kind == "reduce_scatter" else []:
         if kind == "broadcast":
             made.add("scatter", "direct", at, size, tuple(done))

@@ -28,11 +28,11 @@ class Setting:
     """What each further peer of a rank adds to a step."""
 
     def more_s(self, step: Step) -> float:
-        reduced_s = step.nbytes / self.reduce_bytes_per_s if step.reduces else 0.0
+        more_s = step.late_s + (step.nbytes / self.reduce_bytes_per_s if step.reduces else 0.0)
         if not self.peer_s:
-            return reduced_s
+            return more_s
         peers = self.keep("peers", step, lambda: int(np.bincount(step.src).max()))
-        return float(reduced_s + (peers - 1) * self.peer_s)
+        return float(more_s + (peers - 1) * self.peer_s)
 
     def keep(self, what: str, step: Step, find: Any) -> Any:
         """What `find` gives for a step, asked once."""
@@ -59,6 +59,9 @@ class Flows:
     weight: Values | None = None
     way: Ids | None = None
     """Which connection each is of, if not that from src to dst."""
+    to: Ids | None = None
+    """The endpoint of the target, where the path is that of a network's."""
+    salt: int = 0
 
     def __len__(self) -> int:
         return len(self.src)
@@ -118,7 +121,8 @@ def flows_of(setting: Setting, step: Step) -> Flows:
         found = priced(setting.costs, setting.network, src[ways.first], dst[ways.first], size, own_at, own)
         before, wire, cap = (each[ways.kind] for each in found)
         late = before + setting.more_s(step)
-        return Flows(step.src, step.dst, src, ways.at, ways.path, late, wire, cap, step.times, step.phase)
+        made = (step.src, step.dst, src, ways.at, ways.path, late, wire, cap, step.times, step.phase)
+        return Flows(*made, to=None if step.inside else dst, salt=setting.salt)
 
     made: Flows = setting.keep("flows", step, find)
     return made
@@ -145,7 +149,7 @@ def once_carried(setting: Setting, step: Step) -> Values:
     def find() -> Values:
         flows = flows_of(setting, step)
         weights = np.repeat(flows.wire, np.diff(flows.at))
-        return np.bincount(flows.path, weights, minlength=setting.network.resources)
+        return np.bincount(flows.path, weights, minlength=setting.network.resources).astype(np.float64)
 
     made: Values = setting.keep("carried", step, find)
     return made
@@ -159,6 +163,12 @@ def least_delay(setting: Setting, steps: Sequence[Step]) -> float:
 def busiest(setting: Setting, steps: Sequence[Step]) -> float:
     """How long the busiest resource needs for what steps carry over it."""
     return float((carried_by(setting, steps) / setting.network.capacity_bytes_per_s).max())
+
+
+def step_at_least(setting: Setting, step: Step) -> float:
+    """Seconds of a step by itself, at the least."""
+    wires = float((once_carried(setting, step) / setting.network.capacity_bytes_per_s).max())
+    return step.times * max(wires, _least_delay(setting, step))
 
 
 def _least_delay(setting: Setting, step: Step) -> float:

@@ -1,4 +1,4 @@
-"""What a collective may be asked for, as steps: an algorithm among all ranks, one in each dimension, in so many chunks."""
+"""What a collective may be asked for, as steps: an algorithm among all ranks, or one in each dimension."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from openshelf.errors import BadInput
 from openshelf.fabric import Ids, Network, nearest
 from openshelf.twin import dimensions
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, NAMES, Step, fits, steps_of
+from openshelf.twin.circuits import switched
 from openshelf.twin.dimensions import BY, SCATTERS, filled, in_groups, names_in, steps_in
 
 MOST_CHUNKS = 256
@@ -24,8 +25,8 @@ ROTATING = "rotating "
 """Before the algorithms of the dimensions: chunks begin in a different dimension each, so that all are busy at once."""
 _CHUNKS = 16  # where an algorithm is made to be pipelined, and nobody says how many
 _PIPED = (("all_reduce", "tree"), ("broadcast", "chain"), ("broadcast", "two_trees"))
-_MOST_PAIRS = 4_000_000  # flows of a direct exchange; above, `best` does not try it
-_MOST_BESIDE = 300_000  # the same, where there are dimensions to do it in
+_MOST_PAIRS = 12_000_000  # hops of all flows of a direct exchange; above, `best` does not try it
+_MOST_BESIDE = 1_000_000  # the same, where there are dimensions to do it in
 _MOST_TREE = 100_000  # flows of all chunks of a tree; above, `best` does not try it
 
 
@@ -86,6 +87,8 @@ class Plans:
         if ask.dimension is not None and (many or algorithm not in SCATTERS):
             raise BadInput(f"in one dimension there is {', '.join(SCATTERS)}; {algorithm!r} came")
         chunks = chunks or ask.chunks or (_CHUNKS if (ask.kind, algorithm) in _PIPED else 1)
+        if any(self.network.reconfiguration_s):
+            chunks = 1  # chunks behind one another would turn the switch for each other
         if many or ask.kind == "broadcast" or (ask.kind, algorithm) in _PIPED:
             chunks = min(chunks, max(1, int(ask.nbytes // LEAST_CHUNK)))
         if many:
@@ -99,13 +102,14 @@ class Plans:
             steps = [
                 in_groups(step, base, stride) for step in steps_of(ask.kind, algorithm, extent, ask.nbytes / chunks)
             ]
-            return Plan(algorithm, self.order, [steps], chunks, False)
+            return Plan(algorithm, self.order, [switched(self.network, self.order, steps)], chunks, False)
         key = (algorithm, chunks)
         if key not in self._made:
             if algorithm not in self._made:
                 self._made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
             size = ask.nbytes / chunks
-            self._made[key] = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
+            steps = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
+            self._made[key] = switched(self.network, ask.who, steps)
         return Plan(algorithm, ask.who, [self._made[key]], chunks, piped)
 
     def _in_dimensions(self, algorithm: str, chunks: int) -> Plan:
@@ -115,18 +119,21 @@ class Plans:
                 f"a {ask.kind} by {algorithm!r} needs ranks that fill at least two dimensions of the network, "
                 f"{self.network.dimensions or '(it has none)'}; {len(ask.who)} ranks came that do not"
             )
+        if rotating and any(self.network.reconfiguration_s):
+            raise BadInput(f"chunks of {algorithm!r} would turn the circuit switches for one another; do not rotate")
         names = names_in(algorithm.removeprefix(ROTATING), len(self.sizes))
         for at, name in enumerate(names):
             self._require_reducing(name, (self.which[at],))
         firsts = range(len(names)) if rotating else (0,)
-        chunks = -(-chunks // len(firsts)) * len(firsts)
+        chunks = max(1, chunks // len(firsts)) * len(firsts)
         variants = []
         for first in firsts:
             key = (algorithm, chunks, first)
             if key not in self._made:
-                self._made[key] = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
+                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
+                self._made[key] = switched(self.network, self.order, steps)
             variants.append(self._made[key])
-        return Plan(algorithm, self.order, variants, chunks, chunks > 1 or rotating)
+        return Plan(algorithm, self.order, variants, chunks, chunks > 1)
 
     def candidates(self) -> list[str]:
         """The algorithms that `best` chooses from."""
@@ -137,7 +144,7 @@ class Plans:
             return [name for name in names if name != "in_switch" or self._reduces((self.which[ask.dimension],))]
         count = len(ask.who)
         beside = bool(self.sizes) and ask.kind != "all_to_all"
-        pairs = count * (count - 1) <= (_MOST_BESIDE if beside else _MOST_PAIRS)
+        pairs = count * (count - 1) * self._hops() <= (_MOST_BESIDE if beside else _MOST_PAIRS)
         small = {"direct": pairs, "one_shot": pairs, "tree": count * _CHUNKS * 4 <= _MOST_TREE,
                  "chain": count * _CHUNKS <= _MOST_TREE, "in_switch": self._reduces(self._spanned())}  # fmt: skip
         made = [name for kind, name in ALGORITHMS if kind == ask.kind and fits(kind, name, count)]
@@ -157,7 +164,7 @@ class Plans:
         if len(each) > 2 or kind == "broadcast":
             inner = same  # all combinations would be hundreds
         made = [BY.join([*names, name]) for names in inner for name in last]
-        if kind in ("all_reduce", "reduce_scatter", "all_gather"):
+        if kind in ("all_reduce", "reduce_scatter", "all_gather") and not any(self.network.reconfiguration_s):
             made += [ROTATING + BY.join([*names, names[0]]) for names in same if names[0] in each[-1]]
         return made
 
@@ -165,6 +172,12 @@ class Plans:
         """The algorithms for a phase in one of the dimensions that the ranks fill."""
         names = [name for name in NAMES if fits(kind, name, self.sizes[at])]
         return [name for name in names if name != "in_switch" or self._reduces((self.which[at],))]
+
+    def _hops(self) -> float:
+        """Resources on a way between two ranks, as some of them have it."""
+        who = self.ask.who
+        far = np.roll(who, len(who) // 2)[:64]
+        return max(1.0, len(self.network.paths(who[:64], far, self.ask.salt)[1]) / len(far))
 
     def _dimensional(self, algorithm: str) -> bool:
         return algorithm == "hierarchical" or BY in algorithm or algorithm.startswith(ROTATING)

@@ -76,5 +76,15 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+def zigzag(value: int) -> int:
+    """A sint that came as a varint."""
+    return (value >> 1) ^ -(value & 1)
+
+
+def fixed(data: bytes, is_signed: bool) -> int:
+    """A fixed32, fixed64 or their signed forms."""
+    return int.from_bytes(data, "little", signed=is_signed)
+
+
 def double(data: bytes) -> float:
     return float(struct.unpack("<d" if len(data) == 8 else "<f", data)[0])

@@ -102,12 +102,15 @@ def _by_classes(setting: Setting, variants: Sequence[Sequence[Step]], chunks: in
     total = chunks * sum(step.flows for step in steps)
     if setting.network.whole_messages or total <= _FEW or every > _MOST_ALIKE:
         return None
-    key = ("alike", tuple(id(step) for step in steps))
+    shape, key = ("unlike", tuple((id(step.src), id(step.dst)) for step in steps)), tuple(id(step) for step in steps)
+    if shape in setting.kept:
+        return None  # chunks of another size are no more alike
     if key not in setting.kept:
         priced = [[flows_of(setting, step) for step in each] for each in variants]
         setting.kept[key] = alike(setting.network, priced, len(setting.ranks)), steps
     found = setting.kept[key][0]
     if found is None:
+        setting.kept[shape] = steps
         return None
     return _run_small(setting, found.network, found.variants, found.ranks, chunks, active)
 

@@ -53,6 +53,7 @@ class Tasks:
             name: [] for name in ("work", "delay", "cap", "stream", "lane", "rank", "kind", "hops")
         }
         self._path: list[NDArray[np.int32]] = []
+        self._ends: list[tuple[int, Ids, Ids, int]] = []  # (first task, sources, targets, salt) of flows
         self._weight: list[Values] = []  # of each hop, where flows stand for several
         self._before: list[Ids] = []
         self._after: list[Ids] = []
@@ -117,6 +118,7 @@ class Tasks:
             raise BadInput("a flow's bytes are a finite number of at least 0")
         at, path = self.network.paths(sources, targets, salt)
         hops, count = np.diff(at), len(sources)
+        self._ends.append((self.count, sources, targets, salt))
         before, wire, caps = priced(self.costs, self.network, sources, targets, size, at, path)
         # A flow to itself has no path: it takes its delay and nothing more.
         return self._add(
@@ -143,6 +145,9 @@ class Tasks:
             made = [np.ones(len(each.path)) if each.weight is None else each.weight for each in steps]
             self._weight.append(column(made).astype(np.float64))
         hops = [np.diff(each.at) for each in steps]
+        if all(each.to is not None and each.weight is None for each in steps):
+            ends = [column([getattr(each, end) for each in steps]).astype(np.int64) for end in ("rank", "to")]
+            self._ends.append((self.count, ends[0], ends[1], steps[0].salt))
         return self._add(
             count,
             work=column([np.where(many > 0, each.wire, 0.0) for many, each in zip(hops, steps, strict=True)]),
@@ -187,6 +192,21 @@ class Tasks:
         indptr = np.zeros(self.count + 1, np.int64)
         np.cumsum(self.column("hops"), out=indptr[1:])
         return indptr, np.concatenate([np.empty(0, np.int32), *self._path])
+
+    def paths_around(self, dead: Ids) -> tuple[Ids, Ids]:
+        """The paths of all tasks when routers know that some resources are dead."""
+        at, path = self.paths()
+        rows = [path[at[i] : at[i + 1]].astype(np.int64) for i in range(self.count)]
+        gone = np.zeros(self.network.resources, bool)
+        gone[dead] = True
+        for first, src, dst, salt in self._ends:
+            hit = np.array([i for i in range(len(src)) if gone[rows[first + i]].any()], np.int64)
+            own_at, own = self.network.around(src[hit], dst[hit], dead, salt)
+            for number, i in enumerate(hit.tolist()):
+                rows[first + i] = own[own_at[number] : own_at[number + 1]]
+        indptr = np.zeros(self.count + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=indptr[1:])
+        return indptr, np.concatenate(rows) if rows else np.empty(0, np.int64)
 
     def weights(self) -> Values:
         """How often flows count at each hop; empty if once."""
@@ -278,6 +298,22 @@ def run(tasks: Tasks, changes: Sequence[Change] = (), window_s: float = 0.0, rer
         reroute_path=np.concatenate([np.empty(0, np.int32), *(each.path.astype(np.int32) for each in reroutes)]),
     )
     return Times(start, finish, events, solves)
+
+
+def reroutes_of(tasks: Tasks, changes: Sequence[Change], detection_s: float) -> list[Reroute]:
+    """What routers do about links that die and come back, each so many seconds later."""
+    if not (math.isfinite(detection_s) and detection_s >= 0):
+        raise BadInput(f"detection_s is {detection_s!r}; expected 0 or more seconds")
+    dead: set[int] = set()
+    made = []
+    for change in sorted(changes, key=lambda each: each.time_s):
+        before = frozenset(dead)
+        dead.discard(change.resource)
+        if change.capacity_bytes_per_s == 0:
+            dead.add(change.resource)
+        if dead != before:
+            made.append(Reroute(change.time_s + detection_s, *tasks.paths_around(np.array(sorted(dead), np.int64))))
+    return made
 
 
 def _doubles(column: NDArray[np.generic]) -> Values:

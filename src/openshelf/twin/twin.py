@@ -23,7 +23,7 @@ from openshelf.twin.load import load_of
 from openshelf.twin.plans import MOST_CHUNKS, Ask, Plan, Plans, require_known
 from openshelf.twin.run import Run
 from openshelf.twin.steps import add_steps
-from openshelf.twin.tasks import Change, Tasks, run
+from openshelf.twin.tasks import Change, Tasks, reroutes_of, run
 
 
 class Twin:
@@ -61,9 +61,13 @@ class Twin:
         """An empty task graph on this network."""
         return Tasks(self.network, self.costs)
 
-    def run(self, tasks: Tasks, changes: Sequence[Change] = ()) -> Run:
-        """Runs a task graph; capacities may change on the way."""
-        return Run(tasks, run(tasks, changes, self.window_s))
+    def run(self, tasks: Tasks, changes: Sequence[Change] = (), detection_s: float | None = None) -> Run:
+        """Runs a task graph; capacities may change on the way.
+
+        With `detection_s`, flows over a link that has had no capacity for so long take another of the equal ways.
+        """
+        reroutes = [] if detection_s is None else reroutes_of(tasks, changes, detection_s)
+        return Run(tasks, run(tasks, changes, self.window_s, reroutes))
 
     def collective(
         self,

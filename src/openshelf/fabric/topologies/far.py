@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openshelf.errors import BadInput
-from openshelf.fabric.topologies.parts import Table, choose, join, numbered, one, piece, require
+from openshelf.fabric.topologies.parts import Piece, Table, choose, join, numbered, one, piece, require
 from openshelf.fabric.wiring.network import Ids, LinkClass, Network, Paths, Router, SwitchClass
+
+Routing = Literal["minimal", "valiant", "adaptive"]
 
 
 def dragonfly(
@@ -20,8 +24,13 @@ def dragonfly(
     local_link: LinkClass,
     global_link: LinkClass,
     switch: SwitchClass,
+    routing: Literal["minimal", "valiant", "adaptive"] = "minimal",
 ) -> Network:
-    """Groups of fully joined routers, every two groups joined by global links (Kim et al., 2008); minimal ways."""
+    """Groups of fully joined routers, every two groups joined by global links (Kim et al., 2008).
+
+    `valiant`: by way of a third group, which a hash chooses, so that no pattern meets on few links. `adaptive`: the
+    minimal way, but for flows that would be more than twice the mean on their global link; those go as Valiant's.
+    """
     require("groups", groups, 2)
     require("routers_per_group", routers_per_group)
     require("endpoints_per_router", endpoints_per_router)
@@ -46,7 +55,10 @@ def dragonfly(
                     routers * (routers_per_group - 1) / 2),
         table.wires("global", groups * ports, global_link, switch, switch, groups * parallel * (groups - 1) / 2),
     )  # fmt: skip
-    router = _Dragonfly(groups, routers_per_group, endpoints_per_router, global_links_per_router, parallel, first)
+    if routing not in get_args(Routing):
+        raise BadInput(f"routing is {routing!r}; expected one of {', '.join(get_args(Routing))}")
+    shape = (groups, routers_per_group, endpoints_per_router, global_links_per_router, parallel)
+    router = _Dragonfly(*shape, first, routing)
     sizes = (endpoints_per_router, routers_per_group, groups)
     return table.network(
         f"dragonfly of {total}", total, router, name_of=numbered("host"), dimensions=sizes,
@@ -62,25 +74,51 @@ class _Dragonfly:
     links: int
     parallel: int
     first: tuple[int, ...]
+    routing: Routing = "minimal"
 
     def paths(self, src: Ids, dst: Ids, salt: int) -> Paths:
         router, to_router = src // self.each, dst // self.each
         group, to_group = router // self.in_group, to_router // self.in_group
         moved, far = src != dst, group != to_group
+        # Around: by way of a third group, where there is one.
+        around = np.zeros(len(src), bool)
+        middle = to_group
+        if self.groups > 2 and self.routing != "minimal":
+            around = far & (self._crowded(group, to_group, far) if self.routing == "adaptive" else True)
+            step = 1 + choose(dst, src, salt + 7, self.groups - 2)
+            middle = np.where(
+                around, (group + step + (step >= (to_group - group) % self.groups)) % self.groups, to_group
+            )
         turn = choose(src, dst, salt, self.parallel) * (self.groups - 1)
-        port = (to_group - group - 1) % self.groups + turn
-        back = (group - to_group - 1) % self.groups + turn
-        port, back = np.where(far, port, 0), np.where(far, back, 0)
-        gate = np.where(far, group * self.in_group + port // self.links, to_router)
-        entry = to_group * self.in_group + back // self.links
-        ports = self.in_group * self.links
+        first, entry = self._leg(router, group, middle, to_router, far, turn)
+        second, last = self._leg(entry, middle, to_group, to_router, around, turn)
+        end = np.where(around, last, entry)
         return join([
-            one(self.first[0] + src, moved),
-            one(self.first[2] + router * self.in_group + gate % self.in_group, router != gate),
-            one(self.first[3] + group * ports + port, far),
-            one(self.first[2] + entry * self.in_group + to_router % self.in_group, far & (entry != to_router)),
+            one(self.first[0] + src, moved), *first, *second,
+            one(self.first[2] + end * self.in_group + to_router % self.in_group, end != to_router),
             one(self.first[1] + dst, moved),
         ])  # fmt: skip
+
+    def _leg(
+        self, router: Ids, group: Ids, to_group: Ids, to_router: Ids, where: NDArray[np.bool_], turn: Ids
+    ) -> tuple[list[Piece], Ids]:
+        """From a router to the group's gate and over its global link; gives the router where that ends."""
+        port = np.where(where, (to_group - group - 1) % self.groups + turn, 0)
+        back = np.where(where, (group - to_group - 1) % self.groups + turn, 0)
+        gate = np.where(where, group * self.in_group + port // self.links, router)
+        entry = np.where(where, to_group * self.in_group + back // self.links, router)
+        local = one(self.first[2] + router * self.in_group + gate % self.in_group, router != gate)
+        return [local, one(self.first[3] + group * self.in_group * self.links + port, where)], entry
+
+    def _crowded(self, group: Ids, to_group: Ids, far: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of each pair of groups, the flows beyond twice the mean of all pairs."""
+        pair = group * self.groups + to_group
+        order = np.argsort(pair, kind="stable")
+        begins = np.searchsorted(pair[order], pair[order])
+        place = np.empty(len(pair), np.int64)
+        place[order] = np.arange(len(pair)) - begins
+        mean = far.sum() / (self.groups * (self.groups - 1))
+        return np.asarray(place >= max(1.0, 2 * mean))
 
 
 def sites(site: Network, count: int, gateways: int, long_link: LinkClass) -> Network:
@@ -154,7 +192,7 @@ def with_memory(
     made = table.network(network.name, network.endpoints, _Ends(network.router, low, high, read, write))
     return replace(
         made, memories=network.memories, dimensions=network.dimensions, name_of=network.name_of,
-        reducing=network.reducing,
+        reducing=network.reducing, reconfiguration_s=network.reconfiguration_s,
         whole_messages=network.whole_messages, direct=network.direct, places=(*network.places, *places),
     )  # fmt: skip
 

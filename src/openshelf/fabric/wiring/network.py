@@ -27,6 +27,9 @@ Paths = tuple[Ids, Ids]
 """(indptr, indices), as in a sparse matrix: path i is `indices[indptr[i] : indptr[i + 1]]`."""
 
 
+_TURNS = 64
+
+
 @dataclass(frozen=True)
 class LinkClass:
     """One kind of cable or trace: what each direction carries, and how long a bit takes along it."""
@@ -173,6 +176,52 @@ class Network:
             if role.endswith(f".{what}") and low <= endpoint < high:
                 return first + endpoint - low
         raise BadInput(f"{what}s of the memory of {self.name_of(endpoint)!r} are not modelled; see `with_memory`")
+
+    def around(self, src: ArrayLike, dst: ArrayLike, dead: Ids, salt: int = 0) -> Paths:
+        """Paths as ECMP has them when it knows that some resources are dead: another of the equal ways.
+
+        Where all of them are dead a pair keeps its path. Some equal ways may be missed: `_TURNS` hashes are tried.
+        """
+        sources, targets = np.asarray(src, np.int64).ravel(), np.asarray(dst, np.int64).ravel()
+        at, path = self.paths(sources, targets, salt)
+        gone = np.zeros(self.resources, bool)
+        gone[dead] = True
+        rows = [path[at[i] : at[i + 1]] for i in range(len(sources))]
+        hit = np.array([i for i, row in enumerate(rows) if gone[row].any()], np.int64)
+        for turn in range(1, _TURNS + 1):
+            if not len(hit):
+                break
+            own_at, own = self.paths(sources[hit], targets[hit], salt + turn)
+            left = []
+            for number, i in enumerate(hit.tolist()):
+                row = own[own_at[number] : own_at[number + 1]]
+                if gone[row].any():
+                    left.append(i)
+                else:
+                    rows[i] = row
+            hit = np.array(left, np.int64)
+        indptr = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=indptr[1:])
+        return indptr, np.concatenate(rows) if rows else path
+
+    def named(self, name: str) -> int:
+        """The resource of a name: `leaf-spine:5` is the sixth of its role, `0>8:1` the second from endpoint 0 to 8."""
+        role, _, number = name.rpartition(":")
+        ends = role.split(">")
+        if len(ends) == 2 and all(each.isdigit() for each in (*ends, number)):
+            path = self.path(int(ends[0]), int(ends[1]))
+            if int(number) >= len(path):
+                raise BadInput(f"{name!r}: the way from {ends[0]} to {ends[1]} has {len(path)} links, numbered from 0")
+            return int(path[int(number)])
+        if role not in self.roles or not number.isdigit():
+            raise BadInput(
+                f"no resource is named {name!r}; expected ROLE:NUMBER with a role of {', '.join(self.roles)}, such as "
+                f"{self.roles[0]}:0, or SOURCE>TARGET:NUMBER, the links on a way from 0"
+            )
+        own = np.flatnonzero(self.role == self.roles.index(role))
+        if int(number) >= len(own):
+            raise BadInput(f"{name!r}: there are {len(own)} of role {role!r}, numbered from 0")
+        return int(own[int(number)])
 
     def storing(self) -> Network:
         """The same network with every hop storing whole messages."""

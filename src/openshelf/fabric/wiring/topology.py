@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from types import GenericAlias
-from typing import Any, cast, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from openshelf.fabric.fields import Checked, Path, Problem, above_zero, hints_of, not_empty, without_none, zero_or_more
 from openshelf.fabric.topologies import (
+    MEANINGS,
     Edge,
     dragonfly,
     fat_tree,
@@ -149,6 +150,29 @@ _Topology = _choice("Topology", {**_choices, "sites": _Sites})
 
 class Topology(_Topology):  # type: ignore[misc, valid-type] # it is made from signatures, which mypy does not follow
     """How endpoints are joined: exactly one generator with its parameters, or a graph."""
+
+
+def generators() -> dict[str, dict[str, tuple[str, str]]]:
+    """Of every generator, its parameters: (what is expected, what it means)."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for generator in (*_GENERATORS, sites):
+        rows = {}
+        for name, each in inspect.signature(generator).parameters.items():
+            if name == "name":
+                continue
+            hint, optional = without_none(hints_of(generator)[name])
+            what = {LinkClass: "a wire", SwitchClass: "a switch", int: "a whole number", float: "a number"}.get(
+                hint, ""
+            )
+            if get_origin(hint) is Literal:
+                what = " or ".join(get_args(hint))
+            elif get_origin(hint) in (Sequence, tuple):
+                inner = {LinkClass: "wires", int: "whole numbers"}.get(get_args(hint)[0], "mappings")
+                what = f"a list of {inner}"
+            given = optional or each.default is not inspect.Parameter.empty
+            rows[name] = (f"{what or 'a generator'}{', optional' if given else ''}", MEANINGS[name])
+        found[generator.__name__] = rows
+    return found
 
 
 def names_used(data: Checked, path: Path = ()) -> list[tuple[Path, str, str]]:

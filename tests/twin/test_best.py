@@ -1,0 +1,114 @@
+"""`best` against everything that can be asked for by hand, and against itself on better networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openshelf.fabric import Fabric, LinkClass, Network, Semantics, SwitchClass
+from openshelf.fabric import topologies as top
+from openshelf.twin import Twin
+from openshelf.twin.steps import ALIKE, GRAPH
+
+Make = Callable[[float, float], Network]
+"""A network with so many times the bandwidth and the latency of its slower links."""
+
+
+def link(wide: float, late: float) -> LinkClass:
+    return LinkClass("link", 50e9 * wide, 5e-7 * late)
+
+
+FAST = LinkClass("fast", 400e9, 2e-7)
+SWITCH = SwitchClass("switch", 64, 3e-7)
+REDUCES = SwitchClass("reduces", 16, 1e-7, reduces=True)
+FABRICS: dict[str, Make] = {
+    "ring": lambda wide, late: top.ring(6, link(wide, late)),
+    "torus": lambda wide, late: top.torus([4, 3], link(wide, late)),
+    "mesh": lambda wide, late: top.nd_full_mesh([4, 3], [FAST, link(wide, late)]),
+    "switch that reduces": lambda wide, late: top.single_switch(8, link(wide, late), REDUCES),
+    "rails": lambda wide, late: top.rail_optimised(3, 2, 3, 2, FAST, REDUCES, link(wide, late), FAST, SWITCH),
+    "oversubscribed": lambda wide, late: top.leaf_spine(4, 3, 1, FAST, link(wide, late), SWITCH),
+}
+SIZES = (1e3, 3e4, 1e6, 5e7, 2e9)
+KINDS = ("all_reduce", "all_gather")
+COSTS = Semantics("costs", 1e-6, efficiency=0.95)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FABRICS)
+def test_the_best_is_never_slower_than_what_can_be_asked_for(name: str, kind: str) -> None:
+    network = FABRICS[name](1.0, 1.0)
+    for nbytes in SIZES:
+        twin = Twin(network, COSTS)
+        best = twin.collective(kind, nbytes)
+        for algorithm in twin.applicable(kind, network.ranks):
+            for chunks in (0, 8) if nbytes == 5e7 else (0,):
+                made = twin.collective(kind, nbytes, algorithm=algorithm, chunks=chunks)
+                assert best.seconds <= made.seconds * (1 + 1e-9), (nbytes, algorithm, chunks)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(list(FABRICS)),
+    st.sampled_from(KINDS),
+    st.floats(1e2, 1e9),
+    st.floats(1.0, 4.0),
+    st.floats(0.25, 1.0),
+)
+def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
+    name: str, kind: str, nbytes: float, wide: float, late: float
+) -> None:
+    seconds = [
+        Twin(FABRICS[name](*figures), COSTS).collective(kind, nbytes).seconds for figures in ((1.0, 1.0), (wide, late))
+    ]
+    assert seconds[1] <= seconds[0] * (1 + 1e-6)
+
+
+def test_no_cliff_between_numbers_of_nodes() -> None:
+    twin = Twin(Fabric.load("dgx-h100-ib"))
+    made = [twin.collective("all_reduce", 1 << 30, ranks=range(ranks)) for ranks in (24, 32, 256)]
+    for fewer, more in pairwise(made):
+        assert fewer.seconds <= more.seconds * 1.01
+        assert more.seconds < 1.4 * fewer.seconds
+    assert made[-1].bus_bytes_per_s > 355e9  # eight rails of 50 GB/s, nine tenths of it payload
+
+
+def test_whole_nodes_may_be_any() -> None:
+    twin = Twin(Fabric.load("dgx-h100-ib"))
+    near = twin.collective("all_reduce", 1 << 26, ranks=range(24)).seconds
+    apart = [rank for node in (3, 17, 30) for rank in range(8 * node, 8 * node + 8)]
+    assert twin.collective("all_reduce", 1 << 26, ranks=apart).seconds == pytest.approx(near, rel=1e-9)
+    halves = [rank for node in range(6) for rank in range(8 * node, 8 * node + 4)]
+    assert " x " in twin.collective("all_reduce", 1 << 26, ranks=halves).algorithm
+
+
+def test_a_broadcast_is_pipelined_and_over_all_rails() -> None:
+    twin = Twin(Fabric.load("dgx-h100-ib"))
+    made = twin.collective("broadcast", 1 << 30, ranks=range(32))
+    assert made.bytes_per_s > 200e9  # one rail carries 45
+    chain = Twin(top.ring(16, link(1.0, 1.0))).collective("broadcast", 1e9, algorithm="chain", chunks=256)
+    assert chain.seconds < 1.1 * 1e9 / 50e9
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "direct x ring", "halving_doubling x doubling", "rotating rings x rings"]
+)
+def test_flows_that_are_alike_are_simulated_once_and_take_as_long(algorithm: str) -> None:
+    network = top.product([top.Dimension("mesh", 4, FAST), top.Dimension("ring", 8, link(1.0, 1.0))])
+    if algorithm == "ring":
+        network = top.rail_only(8, 8, FAST, REDUCES, link(1.0, 1.0), SWITCH)
+    for nbytes in (1e6, 1e9):
+        made = [
+            Twin(network, COSTS, reduce_bytes_per_s=1e12).collective(
+                "all_reduce", nbytes, algorithm=algorithm, chunks=c, how=how
+            )
+            for c in (0 if algorithm == "ring" else 12,)
+            for how in ("auto", "graph")
+        ]
+        assert [each.how for each in made] in ([ALIKE, GRAPH], [GRAPH, GRAPH])
+        assert made[0].seconds == pytest.approx(made[1].seconds, rel=1e-9)
+    assert made[0].how == ALIKE
