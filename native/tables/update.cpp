@@ -30,10 +30,11 @@ public:
     Writer& operator=(const Writer&) = delete;
 
     template <class Change>
-    void change(u64 row, char* at, char* state, const Change& work) {
+    void change(u64 row, char* at, char* state, const Guard& guard, u64 position, const Change& work) {
         const TableHead& head = table_.head();
         TableUndo& undo = table_.undo(number_);
         const u64 changes = take_stripe(table_, row);
+        if (guard.may && !guard.may(position)) return store(table_.stripe(row), changes);
         step();
         std::memcpy(table_.undo_row(number_), at, head.row_bytes);
         if (state) std::memcpy(table_.undo_state(number_), state, head.state_bytes);
@@ -45,6 +46,8 @@ public:
         work();
         step();
         store(undo.armed, 0ull);
+        step();
+        if (guard.done) guard.done(position);
         step();
         give_stripe(table_, row, changes);
     }
@@ -94,18 +97,18 @@ private:
     std::vector<float> row_;
 };
 
-static void check_gradients(const Update& update) {
-    const u64 dim = update.table->head().dim;
+void check_finite(const Update& update, u64 dim, const std::string& title) {
+    if (update.any_number) return;
     for (u64 at = 0; at < update.gradient_count; at++) {
         const float* gradient = update.gradients + at * update.stride;
         if (kernels().finite(gradient, dim)) continue;
         u64 column = 0;
         while (std::isfinite(gradient[column])) column++;
-        throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table '" + update.table->name() + "' has " + std::to_string(gradient[column]) +
+        throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table '" + title + "' has " + std::to_string(gradient[column]) +
                                          " in column " + std::to_string(column) + ": nothing was changed; leave the batch out, or pass finite=False to apply it");
     }
     if (!update.weights || kernels().finite(update.weights, update.ids.count)) return;
-    throw Error(Code::bad_input, "the weights of a batch for the table '" + update.table->name() + "' are not all finite: nothing was changed; pass finite=False to apply it");
+    throw Error(Code::bad_input, "the weights of a batch for the table '" + title + "' are not all finite: nothing was changed; pass finite=False to apply it");
 }
 
 // For each id, in the order of rows: where its gradient is, and by what it is multiplied.
@@ -142,7 +145,37 @@ static Sources sources_of(const Update& update, std::span<const Ordered> order) 
     return found;
 }
 
-void update_rows(const Update& update, u32 threads) {
+// Where each row's ids begin in the order of rows; last, their number.
+static std::vector<u64> firsts_of(std::span<const Ordered> order) {
+    std::vector<u64> firsts;
+    for (u64 at = 0; at < order.size(); at++)
+        if (!at || order[at].row != order[at - 1].row) firsts.push_back(at);
+    firsts.push_back(order.size());
+    return firsts;
+}
+
+static void sum_row(const Sources& sources, u64 first, u64 last, u64 dim, float* sum) {
+    const u32 count = u32(last - first);
+    kernels().bags[u32(RowType::float32)](
+        {dim, 4 * dim, 2}, {sources.at.data() + first, &count, 1, sources.weights.empty() ? nullptr : sources.weights.data() + first, reinterpret_cast<char*>(sum), 0}, Pooling::sum);
+}
+
+Summed sum_gradients(const Update& update, u64 dim, const std::string& title) {
+    if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+    check_finite(update, dim, title);
+    const std::vector<Ordered> order = in_order(update.ids);
+    const Sources sources = sources_of(update, order);
+    const std::vector<u64> firsts = firsts_of(order);
+    Summed result;
+    result.gradients.resize((firsts.size() - 1) * dim);
+    for (u64 number = 0; number + 1 < firsts.size(); number++) {
+        result.rows.push_back(order[firsts[number]].row);
+        sum_row(sources, firsts[number], firsts[number + 1], dim, result.gradients.data() + number * dim);
+    }
+    return result;
+}
+
+void update_rows(const Update& update, u32 threads, const Guard& guard, Tick tick) {
     Table& table = *update.table;
     TableHead& head = table.head();
     table.need_write();
@@ -150,21 +183,18 @@ void update_rows(const Update& update, u32 threads) {
         throw Error(Code::bad_input, "the table '" + table.name() + "' has rows of integers, which no optimizer changes: train one of float32, float16 or bfloat16, and write() rows of it here");
     if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
     auto rows = checked(table, update.ids, table.name());
-    if (!update.any_number) check_gradients(update);
-    if (!update.ids.count) return;
+    check_finite(update, head.dim, table.name());
+    if (!update.ids.count && tick != Tick::always) return;
     const std::vector<Ordered> order = in_order(update.ids);
     const Sources sources = sources_of(update, order);
     Settings settings = update.settings;
-    const u64 step_number = std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
+    const u64 step_number = tick == Tick::never ? std::max<u64>(1, load(head.steps)) : std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
     if (head.optimizer == Optimizer::adam) {
         settings.correction1 = float(1 - std::pow(double(settings.beta1), double(step_number)));
         settings.correction2 = float(1 - std::pow(double(settings.beta2), double(step_number)));
     }
-    std::vector<u64> firsts;                     // of each row's ids, in `order`
-    for (u64 at = 0; at < order.size(); at++)
-        if (!at || order[at].row != order[at - 1].row) firsts.push_back(at);
-    const u64 changed = firsts.size();
-    firsts.push_back(order.size());
+    const std::vector<u64> firsts = firsts_of(order);
+    const u64 changed = firsts.size() - 1;
     constexpr u64 PIECE = 512, AHEAD = 4;
     if (!threads && changed <= 2 * PIECE) threads = 1;
     run_pieces(div_up(changed, PIECE), threads, [&](u64 piece) {
@@ -187,18 +217,14 @@ void update_rows(const Update& update, u32 threads) {
             }
             place(number, row, state);
             const u64 first = firsts[number];
-            const u32 count = u32(firsts[number + 1] - first);
-            kernels().bags[u32(RowType::float32)]({head.dim, 4 * head.dim, 2},
-                                                  {sources.at.data() + first, &count, 1, sources.weights.empty() ? nullptr : sources.weights.data() + first,
-                                                   reinterpret_cast<char*>(gradient.data()), 0},
-                                                  Pooling::sum);
-            writer.change(order[first].row, row, state, [&] { stepper(row, state, gradient.data()); });
+            sum_row(sources, first, firsts[number + 1], head.dim, gradient.data());
+            writer.change(order[first].row, row, state, guard, order[first].position, [&] { stepper(row, state, gradient.data()); });
         }
     });
     std::atomic_ref<u64>(head.updated_rows).fetch_add(changed);
 }
 
-void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states) {
+void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states, const Guard& guard) {
     table->need_write();
     const TableHead& head = table->head();
     auto rows = checked(*table, ids, table->name());
@@ -209,7 +235,7 @@ void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char*
         const Snapshot::Part& part = rows->part_of(row);
         char* to = part.rows + (row - part.first) * head.row_bytes;
         char* state = head.state_bytes ? part.state + (row - part.first) * head.state_bytes : nullptr;
-        writer.change(row, to, state, [&] {
+        writer.change(row, to, state, guard, at, [&] {
             if (raw) std::memcpy(to, given + at * bytes, bytes);
             else kernels().narrow[u32(head.row_type)](reinterpret_cast<const float*>(given + at * bytes), to, head.dim);
             step();
