@@ -1,7 +1,7 @@
 """Checkpoints of tables: a directory of parts, which any number of hosts may read back.
 
-A part has some thousands of rows as they are stored, with their states. The list of parts (`table.json`) is written last,
-so a checkpoint that was cut has none. Nothing is made from a checkpoint in which a part is missing or damaged.
+A part has some thousands of rows as they are stored, with their states. The list of parts (`table.json`) is written
+last, so a checkpoint that was cut has none. Nothing is made from a checkpoint in which a part is missing or damaged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: in
         parts.append({"count": len(some), **{name: _save(path, name, len(parts), one) for name, one in part.items()}})
     found = table.optimizer
     said = {
-        "format": _FORMAT, "rows": table.rows, "dim": table.dim, "dtype": table.dtype, "keys": isinstance(table, KeyedTable),
+        "format": _FORMAT, "rows": table.rows, "dim": table.dim, "dtype": table.dtype,
+        "keys": isinstance(table, KeyedTable),
         "optimizer": None if found is None else [KINDS.index(type(found)), *found.settings],
         "steps": facts["steps"], "parts": parts,
     }  # fmt: skip

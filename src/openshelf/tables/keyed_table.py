@@ -23,8 +23,8 @@ _BUCKET = 8
 
 @dataclass(frozen=True)
 class DynamicIds:
-    """`admit_after`: a key gets a row with so many updates. `half_life`: what a key was wanted is worth half after so many
-    keys have come; 0: after 16 for each row.
+    """`admit_after`: a key gets a row with so many updates. `half_life`: how often a key was wanted is worth half after
+    so many keys have come; 0: after 16 for each row.
     """
 
     admit_after: int = 2
@@ -32,9 +32,10 @@ class DynamicIds:
 
 
 class KeyedTable(Table):
-    """Rows of keys. A key without a row reads as zeros; an update counts it, and gives it a row when it came often enough.
+    """Rows of keys. A key without a row reads as zeros. An update counts it, and gives it a row when it has come often
+    enough.
 
-    A new row begins as the table's `init` says, and its state as zeros. Gradients of keys that have no row are left out.
+    A new row begins as the table's `init` says, and its state as zeros. Gradients of keys without a row are left out.
     """
 
     def __init__(self, space: Space, native: _core.TableCore, name: str, keys: _core.TableKeys) -> None:
@@ -61,7 +62,7 @@ class KeyedTable(Table):
                     break
 
     def keys(self) -> tuple[Any, Any]:
-        """All keys that have a row, and their rows' numbers, each as an array of int64. No snapshot while others write."""
+        """All keys that have a row, and the numbers of these rows: arrays of int64, no snapshot while others write."""
         found, rows = self._keys.list()
         return np.frombuffer(found, np.int64).copy(), np.frombuffer(rows, np.int64).copy()
 
@@ -110,7 +111,8 @@ class KeyedTable(Table):
 
 
 def create_keyed(
-    space: Space, name: str, rows: int, dim: int, dtype: Any, init: GivenInit, optimizer: Optimizer | None, ids: DynamicIds
+    space: Space, name: str, rows: int, dim: int, dtype: Any, init: GivenInit, optimizer: Optimizer | None,
+    ids: DynamicIds,
 ) -> Table:  # fmt: skip
     """Rows are rounded up to whole buckets; one more, of zeros, is read for keys without a row."""
     if not isinstance(ids, DynamicIds):
