@@ -19,6 +19,7 @@ ADD, ARRIVE, LIVE, FREEZE, THAW, DROP, ROWS, STEPS = range(8)  # verbs of _core.
 NONE, IS_LIVE, LEAVING, ARRIVING = range(4)  # what a block is on a host
 _PAUSE_S = 0.001
 _MEND_AFTER_S = 1.0
+_HELD_S = 0.1  # whether the holder of a lock lives is asked after a few milliseconds
 _GIVE_UP_S = 60.0
 
 
@@ -77,7 +78,7 @@ class OverHosts:
     def mend(self, wait: bool) -> None:
         """Ends the moves of a process that died. Without `wait`, not while another process moves blocks."""
         lock = self.lock()
-        if not lock.acquire(timeout=None if wait else 0.0):
+        if not lock.acquire(timeout=None if wait else _HELD_S):
             return
         try:
             self._mend()
