@@ -84,7 +84,7 @@ def test_a_table_grows_on_all_hosts_and_is_deleted_on_all(hosts: Hosts) -> None:
         two.call(at.call, "update", [1499], np.full((1, at.DIM), np.nan))
     one.call(at.delete, "t-ref")
     assert two.call(at.delete, "t") == []
-    with pytest.raises(Failed, match="errors.(Closed|UnknownName)"):
+    with pytest.raises(Failed, match=r"errors.(Closed|UnknownName)"):
         one.call(at.call, "lookup", [1, 999])
     with pytest.raises(Failed, match="UnknownName: there is no table 't'"):
         two.call(at.open_it, "t")

@@ -2,7 +2,7 @@
 
 The planner balances hosts: by bytes, so that they have room, and by bytes that are read, weighted by what a byte costs
 on the way to its host's readers. A small table is on one host (table-wise), a large one is dealt out in blocks
-(row-wise). Rows that are so wide that a host reads them in parts may be split by columns (column-wise).
+(row-wise).
 """
 
 from __future__ import annotations
@@ -21,14 +21,11 @@ from openshelf.fabric import Fabric
 class Sharding:
     """The hosts of a table's rows, by number: `shares` of the rows for each, in the order of `hosts`; or the host of
     each block, in order, if `blocks` says so.
-
-    `columns`: instead, how many columns each host has; every host then has all rows.
     """
 
     hosts: tuple[int, ...]
     shares: tuple[float, ...] = ()
     blocks: tuple[int, ...] = ()
-    columns: tuple[int, ...] = ()
 
     def hosts_of(self, blocks: int) -> list[int]:
         """The host of each block."""
@@ -47,7 +44,7 @@ class Sharding:
 
     @property
     def kind(self) -> str:
-        return "column" if self.columns else "table" if len(set(self.blocks or self.hosts)) == 1 else "row"
+        return "table" if len(set(self.blocks or self.hosts)) == 1 else "row"
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,6 @@ class Planned:
 
 
 _TABLE_WISE = 0.05  # of a host's room: tables below stay in one piece
-_WIDE = 1 << 16  # bytes of a row that are split by columns
 
 
 def plan_tables(
@@ -80,9 +76,6 @@ def plan_tables(
     for name in order:
         table = tables[name]
         size = table.rows * table.row_bytes
-        if table.row_bytes >= _WIDE and len(room) > 1 and table.dim >= len(room):
-            result[name] = _by_columns(table, left, busy, speed)
-            continue
         pieces = 1 if size <= _TABLE_WISE * max(left.values(), default=0.0) else max(len(table.reads), 16 * len(room))
         reads = _reads_of(table, pieces)
         hosts = [-1] * pieces
@@ -96,19 +89,6 @@ def plan_tables(
             busy[host] += reads[piece] * table.row_bytes / speed[host]
         result[name] = Sharding(tuple(sorted(set(hosts))), blocks=tuple(hosts))
     return result
-
-
-def _by_columns(table: Planned, left: dict[int, float], busy: dict[int, float], speed: dict[int, float]) -> Sharding:
-    hosts = sorted(left, key=lambda one: busy[one])
-    each, more = divmod(table.dim, len(hosts))
-    columns = tuple(each + (at < more) for at in range(len(hosts)))
-    for host, width in zip(hosts, columns, strict=True):
-        part = table.rows * table.row_bytes * width / table.dim
-        if left[host] < part:
-            raise NoRoom(f"columns of a table of {table.rows * table.row_bytes} bytes do not fit: {_rooms(left)}")
-        left[host] -= part
-        busy[host] += table.reads_a_second * table.row_bytes * width / table.dim / speed[host]
-    return Sharding(tuple(hosts), columns=columns)
 
 
 def _reads_of(table: Planned, pieces: int) -> list[float]:
