@@ -236,7 +236,7 @@ Reading::End Reading::attempt(bool hold) {
             std::vector<u64> ids;
             for (const Missing& one : missing_) ids.push_back(one.id);
             if (kept_->wait_for(ids)) {
-                table_.waited_ += ids.size();
+                for (const Missing& one : missing_) table_.waited_ += one.times;
                 return End::again;
             }
         }
