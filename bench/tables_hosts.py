@@ -229,7 +229,7 @@ def day(report: Report, hours: int) -> None:
                 keys = np.minimum(chance.zipf(1.2, 8192), 30_000) + 3_000 * hour
                 table.update(keys, np.ones((8192, 16), np.float32), SGD_ONE)
         facts, grown = table.stat(), free - space.describe()["free"]
-    note = f"{facts['admitted']:,} admitted, {facts['evicted']:,} evicted, {facts['refused']:,} refused, {facts['keys']:,} keys"
+    note = ", ".join(f"{facts[name]:,} {name}" for name in ("admitted", "evicted", "refused", "keys"))
     report.add(
         Row(
             "tables.day",

@@ -98,8 +98,8 @@ class Process:
         return KINDS[kind](self.table.rows, count, 3)
 
     def hot(self, kind: str, count: int) -> tuple[float, float]:
-        """Copies of a tenth of the rows that are touched: what they serve of the second half, and what the tenth that is
-        best for that half would."""
+        """Copies of a tenth of the rows that are touched: what they serve of the second half, and what the tenth that
+        is best for that half would."""
         ids = self._stream(kind, count)
         room = len(np.unique(ids)) // 10
         self.table.keep_copies(room, fresh_s=60.0)

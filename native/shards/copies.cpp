@@ -34,6 +34,13 @@ u32 Copies::find(u64 id, u32 times) {
     return found;
 }
 
+bool Copies::promise(u64 id, u32 of) {
+    const u32 found = slot_of(id);
+    if (found == NONE) return false;
+    std::atomic_ref<u32>(slots_[found].promised).store(of, std::memory_order_relaxed);
+    return true;
+}
+
 u32 Copies::wanted(u64 id) const {
     const u64 width = sketch_.size() / LINES;
     u32 least = 255;
@@ -84,7 +91,7 @@ u32 Copies::take_slot() {
 
 void Copies::put(u32 number, u64 id, u16 host, u64 tag, const char* row, bool staged) {
     moved++;
-    slots_[number] = {id, tag, host, 0, true, staged, true};
+    slots_[number] = {id, tag, host, 0, true, staged, true, 0};
     std::memcpy(rows_.data() + u64(number) * row_bytes_, row, row_bytes_);
     u64 at = place(id);
     while (index_[at]) at = (at + 1) & (index_.size() - 1);
@@ -144,9 +151,10 @@ bool Copies::make_way(u32 count) {
         random_ ^= random_ >> 7;
         random_ ^= random_ << 17;
         const u32 one = hot_list_[random_ % hot_list_.size()];
+        if (slots_[one].promised + 2 > batch) continue;
         if (victim == NONE || slots_[one].wanted < slots_[victim].wanted) victim = one;
     }
-    if (slots_[victim].wanted >= count) return false;
+    if (victim == NONE || slots_[victim].wanted >= count) return false;
     // What it was wanted is known better than the sketch has it.
     note(slots_[victim].id, slots_[victim].wanted > wanted(slots_[victim].id) ? slots_[victim].wanted - wanted(slots_[victim].id) : 0);
     drop_slot(victim);
@@ -170,6 +178,7 @@ void Copies::promote(u64 id, u32 times) {
     const u32 count = wanted(id);
     if (!make_way(count)) return;
     slots_[found].staged = false;
+    slots_[found].promised = batch;
     slots_[found].wanted = u8(count);
     staged_--;
     hot_at_[found] = u32(hot_list_.size());

@@ -5,6 +5,7 @@
 // wanted once goes. Rows that were asked for early (staged) have room of their own, the oldest go first, and compete when they are used.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <shared_mutex>
 #include <vector>
@@ -24,11 +25,12 @@ public:
         u16 host = 0;
         u8 wanted = 0;                           // how often, saturating, halved now and then
         bool taken = false, staged = false, used = false;  // used: since the last refresh
+        u32 promised = 0;                        // the last batch that was asked for early, and has it
     };
     // Its number, or NONE. Counts `times` look-ups of it.
     static constexpr u32 NONE = ~0u;
     u32 find(u64 id, u32 times = 1);
-    bool has(u64 id) const { return slot_of(id) != NONE; }
+    bool promise(u64 id, u32 batch);             // whether it is here; it stays until two later batches were asked for
     const char* row(u32 slot) const { return rows_.data() + u64(slot) * row_bytes_; }
     Slot& slot(u32 number) { return slots_[number]; }
     u32 slots() const { return u32(slots_.size()); }
@@ -37,6 +39,7 @@ public:
     void promote(u64 id, u32 times);             // a staged row that was used
     void stage(u64 id, u16 host, u64 tag, const char* row);
     void make_room(u64 staged) { stage_most_ = std::max(stage_most_, staged); }
+    std::atomic<u32> batch{2};                   // how many were asked for early
     void replace(u32 slot, u64 tag, const char* row);
     void drop(u64 id);
     void drop_slot(u32 slot);

@@ -123,13 +123,14 @@ void Sharded::Kept::ask_early(std::vector<u64> ids) {
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     const auto map = table_.map();
+    const u32 batch = ++copies.batch;
     {
         std::shared_lock lock(copies.mutex);
         auto elsewhere = [&](u64 one) {
             const u8 host = map->host[one >> map->shift()];
             return host != NOWHERE && table_.hosts_[host];
         };
-        std::erase_if(ids, [&](u64 one) { return !elsewhere(one) || copies.has(one); });
+        std::erase_if(ids, [&](u64 one) { return !elsewhere(one) || copies.promise(one, batch); });
     }
     if (ids.empty()) return;
     std::lock_guard guard(mutex_);

@@ -68,16 +68,22 @@ Keys::Keys(std::shared_ptr<Table> of, Held held) : table(std::move(of)), held_(h
 
 Keys::~Keys() { table->space->release(held_); }
 
-void Keys::check(const Ids& keys) const {
-    table->check_usable();
-    for (u64 at = 0; at < keys.count; at++)
-        if (std::int64_t(keys[at]) == NO_KEY) throw Error(Code::bad_input, "the key -2^63, at position " + std::to_string(at) + ", is none: it marks places without a key");
+[[noreturn]] static void no_key(const Ids& keys) {
+    u64 at = 0;
+    while (std::int64_t(keys[at]) != NO_KEY) at++;
+    throw Error(Code::bad_input, "the key -2^63, at position " + std::to_string(at) + ", is none: it marks places without a key");
+}
+
+// Without branches, which no processor could predict: a key is anywhere in its bucket.
+static std::int64_t place_in(const KeyBucket& bucket, std::int64_t key) {
+    std::int64_t found = -1;
+    for (u64 at = 0; at < KEYS_A_BUCKET; at++) found = load(bucket.keys[at], std::memory_order_acquire) == key ? std::int64_t(at) : found;
+    return found;
 }
 
 std::int64_t Keys::find(std::int64_t key, u64 hash) const {
     for (const KeyBucket* bucket : {&first(hash), &second(hash)})
-        for (u64 at = 0; at < KEYS_A_BUCKET; at++)
-            if (load(bucket->keys[at], std::memory_order_acquire) == key) return (bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + std::int64_t(at);
+        if (const std::int64_t at = place_in(*bucket, key); at >= 0) return (bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + at;
     return -1;
 }
 
@@ -95,25 +101,40 @@ u32 Keys::worth(const KeyBucket::Use& use, u32 stamp) const {
 }
 
 u64 Keys::rows_of(const Ids& keys, std::int64_t* rows) {
-    check(keys);
-    constexpr u64 SOME = 32;
+    table->check_usable();
+    constexpr u64 SOME = 64;
     u64 hashes[SOME], none = 0;
+    u32 rest[SOME];                              // of some keys: those that are not in their first bucket
+    bool bad = false;
     const bool counts = !table->space->read_only();
     const u32 stamp = now();
     for (u64 from = 0; from < keys.count; from += SOME) {
         const u64 count = std::min<u64>(SOME, keys.count - from);
         for (u64 at = 0; at < count; at++) {
-            hashes[at] = mix(std::int64_t(keys[from + at]));
+            const std::int64_t key = std::int64_t(keys[from + at]);
+            bad |= key == NO_KEY;
+            hashes[at] = mix(key);
             __builtin_prefetch(&first(hashes[at]));
-            __builtin_prefetch(&second(hashes[at]));
         }
+        u64 left = 0;
         for (u64 at = 0; at < count; at++) {
-            const std::int64_t row = find(std::int64_t(keys[from + at]), hashes[at]);
-            rows[from + at] = row < 0 ? std::int64_t(no_row()) : row;
-            none += row < 0;
-            if (counts && row >= 0 && at % 8 == 0) use(u64(row), stamp);  // one of eight, so that reading stays reading
+            const KeyBucket& bucket = first(hashes[at]);
+            const std::int64_t found = place_in(bucket, std::int64_t(keys[from + at]));
+            rows[from + at] = (&bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + found;
+            rest[left] = u32(at);
+            left += found < 0;
         }
+        for (u64 at = 0; at < left; at++) __builtin_prefetch(&second(hashes[rest[at]]));
+        for (u64 one = 0; one < left; one++) {
+            const u64 at = rest[one];
+            const KeyBucket& bucket = second(hashes[at]);
+            const std::int64_t found = place_in(bucket, std::int64_t(keys[from + at]));
+            rows[from + at] = found < 0 ? std::int64_t(no_row()) : (&bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + found;
+            none += found < 0;
+        }
+        if (counts && u64(rows[from]) != no_row()) use(u64(rows[from]), stamp);  // one of 64, so that reading stays reading
     }
+    if (bad) no_key(keys);
     if (counts) std::atomic_ref<u64>(head_->clock).fetch_add(keys.count, std::memory_order_relaxed);
     return none;
 }
@@ -161,7 +182,7 @@ void Keys::admit(const Ids& keys, std::int64_t* rows, bool all) {
     if (rows_of(keys, rows)) age();
     for (u64 at = 0; at < keys.count; at++) {
         if (u64(rows[at]) != no_row()) {
-            if (at % 8) use(u64(rows[at]), stamp);
+            use(u64(rows[at]), stamp);
             continue;
         }
         const std::int64_t key = std::int64_t(keys[at]);

@@ -80,7 +80,6 @@ private:
     void use(u64 row, u32 stamp);
     KeyBucket& first(u64 hash) const { return buckets_[(hash >> 32) * head_->buckets >> 32]; }
     KeyBucket& second(u64 hash) const { return buckets_[u32(hash) * head_->buckets >> 32]; }
-    void check(const Ids& keys) const;
     void age();
 
     Held held_;
