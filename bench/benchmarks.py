@@ -58,6 +58,7 @@ BENCHMARKS = (
     Benchmark("tiers", "Tiers"),
     Benchmark("tiers_policy", "Tiers: which units leave memory"),
     Benchmark("tables", "Tables, and beside others", "build/tables-peers-venv", ("torch",), "make bench-tables-peers"),
+    Benchmark("tables_hosts", "Tables over two hosts, and dynamic ids"),
     Benchmark("hosts", "Several hosts, and beside other ways to move bytes", made_by="make bench-hosts-peers"),
     Benchmark("offload", "Offload, and beside other ways", "build/offload-peers-venv", ("torch",)),
     Benchmark("offload_train", "Offload: training", "build/offload-peers-venv", ("torch",)),

@@ -16,10 +16,11 @@ namespace tiers { using namespace space; using namespace faults; }
 namespace engine { using namespace space; using namespace faults; using namespace tiers; }
 namespace kv { using namespace space; using namespace tiers; using namespace rpc; }
 namespace tables { using namespace space; using namespace tiers; }
+namespace shards { using namespace space; using namespace rpc; using namespace tables; }
 namespace stream {}
 namespace flow {}
 namespace measure {}
-namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace tables; using namespace stream; using namespace flow; using namespace measure; }
+namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace tables; using namespace shards; using namespace stream; using namespace flow; using namespace measure; }
 namespace test { using namespace bind; }
 
 }  // namespace osf
