@@ -67,6 +67,7 @@ BENCHMARKS = (
     ),
     Benchmark("tables_flash", "Tables on flash", "build/tables-peers-venv", made_by="make bench-tables-peers"),
     Benchmark("tables_engram", "Tables: n-gram memory of a language model", needs=("torch",)),
+    Benchmark("tables_hosts", "Tables over two hosts, and dynamic ids"),
     Benchmark("hosts", "Several hosts, and beside other ways to move bytes", made_by="make bench-hosts-peers"),
     Benchmark("offload", "Offload, and beside other ways", "build/offload-peers-venv", ("torch",)),
     Benchmark("offload_train", "Offload: training", "build/offload-peers-venv", ("torch",)),

@@ -18,7 +18,8 @@ void bind_enums(nb::module_& m) {
         .value("CHANNEL", kind_channel)
         .value("COUNTER", kind_counter)
         .value("POOL", kind_pool)
-        .value("TABLE", kind_table);
+        .value("TABLE", kind_table)
+        .value("SHARDED", kind_sharded);
     enum class StateNumber : u64 { draft = state_number(draft), live = state_number(live) };
     nb::enum_<StateNumber>(m, "State", nb::is_arithmetic()).value("DRAFT", StateNumber::draft).value("LIVE", StateNumber::live);
     nb::enum_<HomeState>(m, "HomeState", nb::is_arithmetic()).value("AT_HOME", at_home).value("SHARED", home_shared).value("LENT", lent);

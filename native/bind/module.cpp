@@ -6,6 +6,7 @@
 #include "base/log.hpp"
 #include "bind/space.hpp"
 #include "kv/calls.hpp"
+#include "shards/calls.hpp"
 
 namespace nb = nanobind;
 
@@ -26,6 +27,8 @@ void bind_stream(nb::module_& m);
 void bind_flow(nb::module_& m);
 void bind_tables(nb::module_& m);
 void bind_serving(nb::module_& m);
+void bind_table_keys(nb::module_& m);
+void bind_shards(nb::module_& m);
 
 static const char* error_name(osf::Code code) {
     using osf::Code;
@@ -62,6 +65,7 @@ void set_error(const Error& error) {
 NB_MODULE(_core, m) {
     m.doc() = "Openshelf's native core.";
     osf::kv::register_kv();
+    osf::shards::register_shards();
     nb::set_leak_warnings(false);  // arrays that live as long as the interpreter are no leak: their pins go with it
     nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
         try {
@@ -89,4 +93,6 @@ NB_MODULE(_core, m) {
     osf::bind::bind_flow(m);
     osf::bind::bind_tables(m);
     osf::bind::bind_serving(m);
+    osf::bind::bind_table_keys(m);
+    osf::bind::bind_shards(m);
 }

@@ -1,12 +1,5 @@
 // Tables for Python; conversions only. Buffers come as addresses: Python has checked their types and sizes, and keeps them.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include "bind/space.hpp"
+#include "bind/tables.hpp"
 #include "space/sync.hpp"
 #include "tables/choose.hpp"
 #include "tables/cold.hpp"
@@ -17,27 +10,13 @@ using namespace nb::literals;
 
 namespace osf::bind {
 
-using GivenIds = std::tuple<u64, u64, u64>;      // address, bytes of one, how many
-using GivenSettings = std::tuple<double, double, double, double>;  // lr, eps, beta1, beta2
-using GivenInit = std::tuple<u32, double, double, u64>;
 // table, ids, offsets, bags, ids a bag where there are no offsets, pooling, weights, out, bytes from row to row of it, raw, consistent, title,
 // winners
 using GivenRead = std::tuple<std::shared_ptr<Table>, GivenIds, GivenIds, u64, u64, u32, u64, u64, u64, bool, bool, std::string, u64>;
 
-template <class T>
-static T* at_address(u64 address) { return reinterpret_cast<T*>(address); }
-
-static Ids ids_of(const GivenIds& given) { return {at_address<const void>(std::get<0>(given)), std::get<1>(given) == 8, std::get<2>(given)}; }
-
-static Settings settings_of(const GivenSettings& given) {
-    auto [lr, eps, beta1, beta2] = given;
-    return {float(lr), float(eps), float(beta1), float(beta2), 1, 1};
-}
-
 static std::shared_ptr<Table> make(const std::shared_ptr<Space>& space, u32 row_type, u64 rows, u64 dim, u32 optimizer, const GivenSettings& settings, const GivenInit& init) {
     nb::gil_scoped_release release;
-    const TableInit initial{Initial(std::get<0>(init)), 0, std::get<1>(init), std::get<2>(init), std::get<3>(init)};
-    return Table::make(space, {RowType(row_type), Optimizer(optimizer), rows, dim, settings_of(settings), initial});
+    return Table::make(space, {RowType(row_type), Optimizer(optimizer), rows, dim, settings_of(settings), init_of(init)});
 }
 
 static void read(const std::vector<GivenRead>& given, u32 threads) {

@@ -44,6 +44,16 @@
 //                                                                      a child of it, by the same number; then the reply, empty
 //   kv_seek       text pool, KvAsk; parts: keys of a prompt's blocks   parts: KvPlace of each that is there; then KvSeen
 //   kv_clear      text pool, u8 all?, text tenant                      u32 blocks that went
+//   shard_make    ShardSpec; parts: u32 numbers of blocks              -
+//   shard_look    u64 table                                            parts: u32 place of each block; then u8 found, ShardSeen
+//   shard_rows    u64 table, u64 count, u8 states?; parts: u64 ids     parts: rows, each with its state and tag; then the reply, empty
+//   shard_bags    u64 table, BagsAsked; parts: u64 ids, u32 ends,      parts: float32 sums of bags; then u8 all rows were here
+//                 float32 weights
+//   shard_change  u64 table, ChangeAsked, u64 bytes; parts: u64 ids,   parts: u32 positions of ids that are not here; then u64 how many
+//                 rows or gradients, states
+//   shard_versions u64 table                                           parts: u64 words of stripes; then ShardSeen
+//   shard_block   u64 table, u8 BlockVerb, u32 block, u64 number       -
+//   shard_discard u64 table                                            -
 //
 // A call that must not be done twice has an id with a lane, 1 to LANES - 1, in its highest byte: the process has at most one such call under way
 // in each lane. The home writes down that it begins it and then its answer, in memory that outlives a killed keeper. If the
@@ -80,7 +90,7 @@ enum class Call : u16 {
     make, put, find, at, look, publish, name, release, claim, contains, remove, rename, list, grow, collect, audit, stats,
     atomic, wait_word, wake_word, lock_take, lock_drop, lock_owned, barrier_init, barrier_facts, barrier_wait, barrier_reset,
     channel_init, channel_facts, channel_send, channel_receive, channel_discard, get, write, owners, inherit,
-    kv_seek, kv_clear, count,
+    kv_seek, kv_clear, shard_make, shard_look, shard_rows, shard_bags, shard_change, shard_versions, shard_block, shard_discard, count,
 };
 
 enum class Verb : u8 { load, store, add, exchange, cas };
@@ -134,6 +144,7 @@ public:
         return value;
     }
     std::string_view text() { return take(get<u32>()); }
+    std::string_view rest() { return take(left_.size()); }
     bool more() const { return !left_.empty(); }
     size_t left() const { return left_.size(); }
     void end() const {

@@ -7,8 +7,8 @@
 
 namespace osf::space {
 
-enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter, kind_pool, kind_table };
-constexpr bool has_arrays(u8 kind) { return kind == kind_channel || kind == kind_table; }  // of hidden names, which go before it does
+enum Kind : u8 { kind_array, kind_lock, kind_barrier, kind_channel, kind_counter, kind_pool, kind_table, kind_sharded };
+constexpr bool has_arrays(u8 kind) { return kind == kind_channel || kind == kind_table || kind == kind_sharded; }  // of hidden names, which go before it does
 
 struct Barrier {
     Lock lock;

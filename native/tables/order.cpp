@@ -100,30 +100,38 @@ static float as_float(u32 bits) {
     return value;
 }
 
+static std::string infinite_in(const float* values) {
+    u64 column = 0;
+    while (std::isfinite(values[column])) column++;
+    return std::to_string(values[column]) + " in column " + std::to_string(column) + ": nothing was changed; leave the batch out, or pass finite=False to apply it";
+}
+
+double check_finite(const Update& update, u64 dim, const std::string& title) {
+    if (update.any_number) return 0;
+    u32 largest = 0;
+    for (u64 at = 0; at < update.gradient_count; at++) {
+        const float* gradient = update.gradients + at * update.stride;
+        largest = std::max(largest, kernels().size(gradient, dim));
+        if (largest >= INFINITE) throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table '" + title + "' has " + infinite_in(gradient));
+    }
+    if (!update.weights) return double(as_float(largest));
+    const u32 weight = kernels().size(update.weights, update.ids.count);
+    if (weight >= INFINITE)
+        throw Error(Code::bad_input, "the weights of a batch for the table '" + title + "' are not all finite: nothing was changed; pass finite=False to apply it");
+    return double(as_float(largest)) * double(as_float(weight));
+}
+
 // Sums are computed twice only where the largest numbers of the batch could overflow.
 void RowGradients::check() const {
-    const std::string title = "'" + title_ + "'", advice = ": nothing was changed; leave the batch out, or pass finite=False to apply it";
-    auto column_of = [&](const float* values) {
-        u64 column = 0;
-        while (std::isfinite(values[column])) column++;
-        return std::to_string(values[column]) + " in column " + std::to_string(column);
-    };
-    u32 largest = 0;
-    for (u64 at = 0; at < update_.gradient_count; at++) {
-        const float* gradient = update_.gradients + at * update_.stride;
-        largest = std::max(largest, kernels().size(gradient, dim_));
-        if (largest >= INFINITE) throw Error(Code::bad_input, "gradient " + std::to_string(at) + " for the table " + title + " has " + column_of(gradient) + advice);
-    }
-    const u32 weight = update_.weights ? kernels().size(update_.weights, update_.ids.count) : 0x3f800000;  // 1
-    if (weight >= INFINITE) throw Error(Code::bad_input, "the weights of a batch for the table " + title + " are not all finite" + advice);
+    const double largest = check_finite(update_, dim_, title_);
     u64 most = 0;
     for (u64 number = 0; number < rows(); number++) most = std::max(most, firsts_[number + 1] - firsts_[number]);
-    if (double(as_float(largest)) * double(as_float(weight)) * double(most) < 1e38) return;
+    if (largest * double(most) < 1e38) return;
     std::vector<float> total(dim_);
     for (u64 number = 0; number < rows(); number++) {
         sum(number, total.data());
         if (kernels().size(total.data(), dim_) >= INFINITE)
-            throw Error(Code::bad_input, "the gradients of row " + std::to_string(row(number)) + " of the table " + title + " add up to " + column_of(total.data()) + advice);
+            throw Error(Code::bad_input, "the gradients of row " + std::to_string(row(number)) + " of the table '" + title_ + "' add up to " + infinite_in(total.data()));
     }
 }
 

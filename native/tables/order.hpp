@@ -18,6 +18,7 @@ public:
     RowGradients(const Update& update, u64 dim, std::string title);
     u64 rows() const { return firsts_.size() - 1; }
     u64 row(u64 number) const { return order_[firsts_[number]].row; }
+    u64 position(u64 number) const { return order_[firsts_[number]].position; }  // of its first id in the batch
     void sum(u64 number, float* out) const;
     void check() const;                          // throws if a gradient or a sum is infinite or no number
 

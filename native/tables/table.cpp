@@ -313,6 +313,8 @@ void Table::discard(const std::shared_ptr<Space>& space, Held held) {
             space->remove(hidden_part(head.id, number, state));
             step();
         }
+    space->remove(hidden_head(head.id) + "/keys");
+    step();
     space->remove(space->name_of(held), held.record);
 }
 

@@ -36,10 +36,11 @@ public:
     Writer& operator=(const Writer&) = delete;
 
     template <class Change>
-    void change(u64 row, char* at, char* state, const Change& work) {
+    void change(u64 row, char* at, char* state, const Guard& guard, u64 position, const Change& work) {
         const TableHead& head = table_.head();
         TableUndo& undo = table_.undo(number_);
         const u64 changes = take_stripe(table_, row);
+        if (guard.may && !guard.may(position)) return store(table_.stripe(row), changes);
         step();
         std::memcpy(table_.undo_row(number_), at, head.row_bytes);
         if (state) std::memcpy(table_.undo_state(number_), state, head.state_bytes);
@@ -53,6 +54,8 @@ public:
         work();
         step();
         store(undo.armed, 0ull);
+        step();
+        if (guard.done) guard.done(position);
         step();
         give_stripe(table_, row, changes);
     }
@@ -108,7 +111,20 @@ private:
     std::vector<float> row_;
 };
 
-void update_rows(const Update& update, u32 threads) {
+Summed sum_gradients(const Update& update, u64 dim, const std::string& title) {
+    if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+    const RowGradients gradients(update, dim, title);
+    if (!update.any_number) gradients.check();
+    Summed result;
+    result.gradients.resize(gradients.rows() * dim);
+    for (u64 number = 0; number < gradients.rows(); number++) {
+        result.rows.push_back(gradients.row(number));
+        gradients.sum(number, result.gradients.data() + number * dim);
+    }
+    return result;
+}
+
+void update_rows(const Update& update, u32 threads, const Guard& guard, Tick tick) {
     Table& table = *update.table;
     TableHead& head = table.head();
     table.need_write();
@@ -119,7 +135,7 @@ void update_rows(const Update& update, u32 threads) {
     const RowGradients gradients(update, head.dim, table.name());
     if (!update.any_number) gradients.check();
     Settings settings = update.settings;
-    const u64 step_number = std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
+    const u64 step_number = tick == Tick::never ? std::max<u64>(1, load(head.steps)) : std::atomic_ref<u64>(head.steps).fetch_add(1) + 1;
     if (head.optimizer == Optimizer::adam) {
         settings.correction1 = float(1 - std::pow(double(settings.beta1), double(step_number)));
         settings.correction2 = float(1 - std::pow(double(settings.beta2), double(step_number)));
@@ -147,13 +163,13 @@ void update_rows(const Update& update, u32 threads) {
             }
             place(number, row, state);
             gradients.sum(number, gradient.data());
-            writer.change(gradients.row(number), row, state, [&] { stepper(row, state, gradient.data()); });
+            writer.change(gradients.row(number), row, state, guard, gradients.position(number), [&] { stepper(row, state, gradient.data()); });
         }
     });
     std::atomic_ref<u64>(head.updated_rows).fetch_add(changed);
 }
 
-void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states) {
+void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states, const Guard& guard) {
     table->need_write();
     const TableHead& head = table->head();
     auto rows = checked(*table, ids, table->name());
@@ -164,7 +180,7 @@ void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char*
         const Snapshot::Part& part = rows->part_of(row);
         char* to = part.rows + (row - part.first) * head.row_bytes;
         char* state = head.state_bytes ? part.state + (row - part.first) * head.state_bytes : nullptr;
-        writer.change(row, to, state, [&] {
+        writer.change(row, to, state, guard, at, [&] {
             if (raw) std::memcpy(to, given + at * bytes, bytes);
             else kernels().narrow[u32(head.row_type)](reinterpret_cast<const float*>(given + at * bytes), to, head.dim);
             step();

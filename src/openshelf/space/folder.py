@@ -15,6 +15,7 @@ from openshelf._dtypes import ElementType, element_type, of_numpy, stored
 from openshelf._sizes import flag, format_size, text_of, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, OpenshelfError, UnknownName
 from openshelf.space.array import HIDDEN, Array
+from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.locality.base import Home, Locality
 from openshelf.space.locality.choose import locality_of
 from openshelf.space.native import Maker, Native
@@ -23,9 +24,17 @@ from openshelf.space.sent import Handle, address_of, open_folder, send
 from openshelf.space.sync import Barrier, Channel, Counter, Lock
 from openshelf.space.temporary import Stake
 
-_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER, _TABLE = map(
+_ARRAY, _LOCK, _BARRIER, _CHANNEL, _COUNTER, _TABLE, _SHARDED = map(
     int,
-    (_core.Kind.ARRAY, _core.Kind.LOCK, _core.Kind.BARRIER, _core.Kind.CHANNEL, _core.Kind.COUNTER, _core.Kind.TABLE),
+    (
+        _core.Kind.ARRAY,
+        _core.Kind.LOCK,
+        _core.Kind.BARRIER,
+        _core.Kind.CHANNEL,
+        _core.Kind.COUNTER,
+        _core.Kind.TABLE,
+        _core.Kind.SHARDED,
+    ),
 )
 _WORDS = of_numpy(np.dtype(np.int64))
 _KINDS = tuple(kind.name.lower() for kind in _core.Kind)
@@ -36,6 +45,7 @@ _OPENED_BY = {
     "counter": ".counter({})",
     "pool": "KVPool(space, layout, name={})",
     "table": "Table.open(space, {full})",
+    "sharded": "Table.open(space, {full})",
 }
 Default = TypeVar("Default")
 
@@ -272,6 +282,8 @@ class Folder(Handle):
                     raise BadInput(f"{full_name!r} is a table of another host: delete it there") from None
                 _core.table_discard(pin)
                 return
+            elif pin is not None and pin.kind == _SHARDED and isinstance(self._native, Cluster):
+                self._native.discard_shards(pin)
             found = pin is not None and self._native.remove(full_name, pin)
         if not found:
             raise self._unknown(name)

@@ -7,11 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from openshelf._dtypes import torch_module
+from openshelf.tables.checkpoint import restore_table, save_table
 from openshelf.tables.files import export_table, import_table
+from openshelf.tables.hosts_table import HostsTable
 from openshelf.tables.initial import Normal, Uniform
 from openshelf.tables.inspect import describe, tables
+from openshelf.tables.keyed_table import DynamicIds, KeyedTable
 from openshelf.tables.many import bag_many, lookup_many
 from openshelf.tables.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from openshelf.tables.sharding import Planned, Sharding, plan_tables
 from openshelf.tables.table import Table
 
 if TYPE_CHECKING:
@@ -21,8 +25,13 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "DynamicIds",
+    "HostsTable",
+    "KeyedTable",
     "Normal",
+    "Planned",
     "RowwiseAdagrad",
+    "Sharding",
     "Table",
     "TableBag",
     "Uniform",
@@ -31,6 +40,9 @@ __all__ = [
     "export_table",
     "import_table",
     "lookup_many",
+    "plan_tables",
+    "restore_table",
+    "save_table",
     "tables",
 ]
 

@@ -21,7 +21,7 @@ def lookup_many(
     """For each table the rows of its ids, as Table.lookup. Nothing is written if one of the ids is out of range."""
     results: list[list[Any]] = [[] for _ in tables]
     rows = zip(tables, ids, _each(out, tables, ids), results, strict=True)
-    _core.table_read([t._lookup_request(i, o, False, consistent, r) for t, i, o, r in rows], threads_of(threads))
+    _read(tables, [t._lookup_request(i, o, False, consistent, r) for t, i, o, r in rows], threads_of(threads))
     return [one[0] for one in results]
 
 
@@ -44,8 +44,17 @@ def bag_many(
         table._bag_request(one, start, mode, factors, room, include_last_offset, consistent, found)
         for table, one, start, factors, room, found in zip(tables, ids, *rest, results, strict=True)
     ]
-    _core.table_read(requests, threads_of(threads))
+    _read(tables, requests, threads_of(threads))
     return [one[0] for one in results]
+
+
+def _read(tables: Sequence[Table], requests: list[tuple[Any, ...]], threads: int) -> None:
+    """Those that are plain tables together; each of the others by itself, before them."""
+    for table, request in zip(tables, requests, strict=True):
+        if type(table) is not Table:
+            table._read([request], threads)
+    plain = [request for table, request in zip(tables, requests, strict=True) if type(table) is Table]
+    _core.table_read(plain, threads)
 
 
 def _each(given: Sequence[Any] | None, tables: Sequence[Table], ids: Sequence[Any]) -> Sequence[Any]:

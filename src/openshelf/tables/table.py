@@ -6,8 +6,9 @@ Native code (`native/tables/`) reads and changes rows; this is what people see o
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from openshelf.space import Address, Cluster, Handle, Space, address_of, array_n
 from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, numbers_of, room_for
 from openshelf.tables.initial import GivenInit, init_of
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
+
+if TYPE_CHECKING:
+    from openshelf.tables.keyed_table import DynamicIds
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 
@@ -53,6 +57,9 @@ class Table(Handle):
         dtype: Any = "float32",
         init: Any = None,
         optimizer: Optimizer | None = None,
+        hosts: Any = None,
+        keys: DynamicIds | None = None,
+        sums_at_owner: bool = True,
     ) -> Table:
         """Makes a table; others find it when it is whole.
 
@@ -60,6 +67,9 @@ class Table(Handle):
         "zeros" (the default), a Uniform, a Normal, or the rows themselves; rows that are added later begin like it, or
         as zeros. `optimizer` says which state each row has; without, updates by SGD are possible. NameTaken if the
         name exists.
+
+        `hosts`: in a space over hosts, those that have the rows: "all", a list of hosts, or a Sharding; without, this
+        one. `sums_at_owner`: see open. `keys`: ids are any 64-bit numbers, of which `rows` have a row at a time.
         """
         given, values = init_of(init)
 
@@ -72,7 +82,19 @@ class Table(Handle):
             for first in range(0, table.rows, _CHUNK):
                 table.write(range(first, min(table.rows, first + _CHUNK)), values[first : first + _CHUNK])
 
-        return Table._filled(space, name, rows, dim, dtype, given, optimizer, fill)
+        if keys is not None:
+            if hosts is not None or values is not None:
+                raise BadInput(
+                    "a table with keys= is on one host, and begins empty: leave hosts= and rows in init= out"
+                )
+            keyed = import_module("openshelf.tables.keyed_table")
+            return cast(Table, keyed.create_keyed(space, name, rows, dim, dtype, given, optimizer, keys))
+        if hosts is None:
+            return Table._filled(space, name, rows, dim, dtype, given, optimizer, fill)
+        rows, dim, kind = _checked(space, name, rows, dim, dtype, optimizer)
+        sums = flag(sums_at_owner, "sums_at_owner")
+        make = import_module("openshelf.tables.hosts_table").create_over_hosts
+        return cast(Table, make(space, name, rows, dim, kind, optimizer, given, hosts, sums, fill))
 
     @staticmethod
     def _filled(
@@ -81,18 +103,7 @@ class Table(Handle):
     ) -> Table:  # fmt: skip
         """Makes a table without a name, lets `fill` write its rows, and publishes it."""
         core, full = core_of(space), array_name("", name)
-        kind = _row_type(dtype)
-        rows, dim = whole(rows, "rows"), whole(dim, "dim")
-        if rows < 1 or not 1 <= dim <= _core.TABLE_DIM_MOST:
-            raise BadInput(f"a table has at least one row of 1 to {_core.TABLE_DIM_MOST} numbers, got {rows} of {dim}")
-        if kind == DTYPES.index("int4") and dim % 2:
-            raise BadInput(f"rows of int4 have an even number of numbers, got dim={dim}")
-        if optimizer is not None and not isinstance(optimizer, KINDS):
-            raise Mismatch(f"an optimizer is one of openshelf.tables' {', '.join(k.__name__ for k in KINDS)}")
-        if rows * _core.table_row_bytes(kind, dim) >= 1 << 62:
-            raise BadInput(f"{rows} rows of {dim} numbers have more bytes than there are addresses")
-        if core.find(full) is not None:
-            raise NameTaken(f"{name!r} exists already; open it, delete it, or choose another name")
+        rows, dim, kind = _checked(space, name, rows, dim, dtype, optimizer)
         number = 0 if optimizer is None else KINDS.index(type(optimizer))
         settings = (0.0, 0.0, 0.0, 0.0) if optimizer is None else optimizer.settings
         native = _core.TableCore.make(core, kind, rows, dim, number, settings, given)
@@ -108,13 +119,25 @@ class Table(Handle):
         return table
 
     @staticmethod
-    def open(space: Space, name: str) -> Table:
-        """The table of this name; UnknownName if there is none."""
+    def open(space: Space, name: str, *, sums_at_owner: bool = True) -> Table:
+        """The table of this name; UnknownName if there is none.
+
+        Of a table over hosts, bags may be summed where their rows are, if that moves less; sums may then differ in
+        their last bits. With sums_at_owner=False they are always computed here, in the order of the ids.
+        """
         core = core_of(space)
+        if isinstance(space._native, Cluster):
+            hosts_table = import_module("openshelf.tables.hosts_table")
+            found = hosts_table.open_over_hosts(space, name, flag(sums_at_owner, "sums_at_owner"))
+            if found is not None:
+                return cast(Table, found)
         native = _core.TableCore.open(core, array_name("", name))
         if native is None:
-            there = sorted(entry.name for entry in space.list() if entry.kind == "table")
+            there = sorted(entry.name for entry in space.list() if entry.kind in ("table", "sharded"))
             raise UnknownName(f"there is no table {name!r} in the space {space.name!r}; there is: {there or 'none'}")
+        keys = _core.TableKeys.open(native)
+        if keys is not None:
+            return cast(Table, import_module("openshelf.tables.keyed_table").KeyedTable(space, native, name, keys))
         return Table(space, native, name)
 
     @property
@@ -147,8 +170,12 @@ class Table(Handle):
         OutOfRange, with nothing written, if there is no such row. `threads`: at most so many; 0 chooses.
         """
         results: list[Any] = []
-        _core.table_read([self._lookup_request(ids, out, raw, consistent, results)], threads_of(threads))
+        self._read([self._lookup_request(ids, out, raw, consistent, results)], threads_of(threads))
         return results[0]
+
+    def _read(self, requests: list[tuple[Any, ...]], threads: int) -> None:
+        """Carries out what _lookup_request and _bag_request put into words."""
+        _core.table_read(requests, threads)
 
     def _lookup_request(self, ids: Any, out: Any, raw: bool, consistent: bool, results: list[Any]) -> tuple[Any, ...]:
         found = numbers_of(ids, "ids")
@@ -182,7 +209,7 @@ class Table(Handle):
         """
         results: list[Any] = []
         request = self._bag_request(ids, offsets, mode, weights, out, include_last_offset, consistent, results)
-        _core.table_read([request], threads_of(threads))
+        self._read([request], threads_of(threads))
         return results[0]
 
     def _bag_request(
@@ -296,10 +323,18 @@ class Table(Handle):
         if not isinstance(chosen, self._kind):
             name = getattr(type(chosen), "__name__", repr(chosen))
             raise Mismatch(f"the rows of the table {self.name!r} have states of {self._kind.__name__}, not of {name}")
-        self._core.update(
-            ids, gradients, self.dim, count, offsets, bags, mean, weights, winners, chosen.settings,
+        self._change(
+            ids, gradients, count, offsets, bags, mean, weights, winners, chosen.settings,
             not flag(finite, "finite"), threads_of(threads),
         )  # fmt: skip
+
+    def _change(
+        self, ids: Any, gradients: int, count: int, offsets: Any, bags: int, mean: bool, weights: int, winners: int,
+        settings: Any, any_number: bool, threads: int,
+    ) -> None:  # fmt: skip
+        self._core.update(
+            ids, gradients, self.dim, count, offsets, bags, mean, weights, winners, settings, any_number, threads
+        )
 
     def write(self, ids: Any, rows: Any, *, states: Any = None, raw: bool = False) -> None:
         """Puts rows in the place of those with these ids; of an id that comes twice, the last. Each changes as a whole.
@@ -321,8 +356,11 @@ class Table(Handle):
             if not self.optimizer_state_width:
                 raise BadInput(f"the rows of the table {self.name!r} have no state: its optimizer needs none")
             state, kept_too = floats_of(states, "states", (*found.shape, self.optimizer_state_width))
-        self._core.write(found.given, address, raw, state)
+        self._write(found.given, address, raw, state)
         del kept, kept_too
+
+    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> None:
+        self._core.write(ids, rows, raw, states)
 
     def grow(self, more: int) -> None:
         """Adds rows, while others use the table. They begin as `init` said; old rows stay where they are."""
@@ -385,6 +423,25 @@ def core_of(space: Space) -> _core.Core:
     core = native.core if isinstance(native, Cluster) else native
     assert isinstance(core, _core.Core)
     return core
+
+
+def _checked(
+    space: Space, name: str, rows: int, dim: int, dtype: Any, optimizer: Optimizer | None
+) -> tuple[int, int, int]:
+    """Rows, dim and the kind of rows of a table that may be made."""
+    kind = _row_type(dtype)
+    rows, dim = whole(rows, "rows"), whole(dim, "dim")
+    if rows < 1 or not 1 <= dim <= _core.TABLE_DIM_MOST:
+        raise BadInput(f"a table has at least one row of 1 to {_core.TABLE_DIM_MOST} numbers, got {rows} of {dim}")
+    if kind == DTYPES.index("int4") and dim % 2:
+        raise BadInput(f"rows of int4 have an even number of numbers, got dim={dim}")
+    if optimizer is not None and not isinstance(optimizer, KINDS):
+        raise Mismatch(f"an optimizer is one of openshelf.tables' {', '.join(k.__name__ for k in KINDS)}")
+    if rows * _core.table_row_bytes(kind, dim) >= 1 << 62:
+        raise BadInput(f"{rows} rows of {dim} numbers have more bytes than there are addresses")
+    if core_of(space).find(array_name("", name)) is not None:
+        raise NameTaken(f"{name!r} exists already; open it, delete it, or choose another name")
+    return rows, dim, kind
 
 
 def facts_of(native: _core.TableCore, name: str) -> dict[str, Any]:

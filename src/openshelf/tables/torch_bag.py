@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openshelf import _core
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Mismatch, OutOfRange
 from openshelf.tables.arguments import MODES, numbers_of
@@ -152,7 +151,7 @@ def _maxima(table: Table, ids: Tensor, starts: Tensor, consistent: bool) -> tupl
     winners = torch.empty((len(starts), table.dim), dtype=torch.int64)
     results: list[Any] = []
     request = table._bag_request(ids, starts, "max", None, None, False, consistent, results, winners)
-    _core.table_read([request], 0)
+    table._read([request], 0)
     return results[0], winners
 
 

@@ -236,6 +236,18 @@ class Cluster:
             self._names.forget(self, name)
         return gone
 
+    def discard_shards(self, pin: _core.Pin) -> None:
+        """The rows of a table over hosts, on all of them; HostLost if one does not answer. Its name stays."""
+        home, words = self.number_of(pin.address), np.empty(2, np.uint64)
+        if home == self.shard.own:
+            ctypes.memmove(words.ctypes.data, pin.address, 16)
+        else:
+            self.peer_of(home).remote.get_bytes([pin.address], words, 16).wait(-1.0)
+        _core.shard_discard(self.core, None, int(words[1]))
+        for peer in self.peers:
+            if self.peers.up(peer):
+                peer.ask(lambda remote: _core.shard_discard(self.core, remote, int(words[1])))
+
     def rename(self, name: str, to: str, /) -> None:
         pin = self.find(name)
         if pin is None:

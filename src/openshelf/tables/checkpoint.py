@@ -1,0 +1,149 @@
+"""Checkpoints of tables: a directory of parts, which any number of hosts may read back.
+
+A part has some thousands of rows as they are stored, with their states. The list of parts (`table.json`) is written
+last, so a checkpoint that was cut has none. Nothing is made from a checkpoint in which a part is missing or damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openshelf.errors import BadInput, Mismatch, NotPermitted, UnknownName
+from openshelf.space import Space
+from openshelf.tables.hosts_table import HostsTable
+from openshelf.tables.initial import Normal, Uniform
+from openshelf.tables.keyed_table import DynamicIds, KeyedTable
+from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
+from openshelf.tables.table import Table
+
+_LIST = "table.json"
+_PART = 65_536
+_FORMAT = "openshelf table 1"
+
+
+def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: int = _PART) -> None:
+    """Writes all rows and states into a new directory. Rows that others change meanwhile are whole, old or new."""
+    path = Path(directory)
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise BadInput(f"{path} exists already: a checkpoint needs a directory of its own") from None
+    except OSError as error:
+        raise NotPermitted(f"{path} cannot be made: {error.strerror}") from None
+    facts = table.stat()
+    ids = table.keys()[0] if isinstance(table, KeyedTable) else np.arange(table.rows)
+    parts: list[dict[str, Any]] = []
+    for first in range(0, len(ids), part_rows):
+        some = ids[first : first + part_rows]
+        part = {"rows": table.lookup(some, raw=True, consistent=True)}
+        if table.optimizer_state_width:
+            part["states"] = table.states(some)
+        if isinstance(table, KeyedTable):
+            part["keys"] = some
+        parts.append({"count": len(some), **{name: _save(path, name, len(parts), one) for name, one in part.items()}})
+    found = table.optimizer
+    said = {
+        "format": _FORMAT, "rows": table.rows, "dim": table.dim, "dtype": table.dtype,
+        "keys": isinstance(table, KeyedTable),
+        "optimizer": None if found is None else [KINDS.index(type(found)), *found.settings],
+        "steps": facts["steps"], "parts": parts,
+    }  # fmt: skip
+    draft = path / f".{_LIST}"
+    draft.write_text(json.dumps(said))
+    os.replace(draft, path / _LIST)
+
+
+def _save(path: Path, name: str, number: int, array: Any) -> dict[str, Any]:
+    file = f"{name}-{number:05}.npy"
+    np.save(path / file, np.ascontiguousarray(array), allow_pickle=False)
+    return {"file": file, "crc32": _sum(array)}
+
+
+def _sum(array: Any) -> int:
+    return zlib.crc32(memoryview(np.ascontiguousarray(array)).cast("B"))
+
+
+def restore_table(
+    space: Space,
+    name: str,
+    directory: str | os.PathLike[str],
+    *,
+    optimizer: Optimizer | None = None,
+    hosts: Any = None,
+    keys: DynamicIds | None = None,
+    init: Uniform | Normal | None = None,
+) -> Table:
+    """A new table with the rows of a checkpoint, on other hosts or on as many more as `hosts` says.
+
+    `optimizer`: of the kind that the checkpoint has, unless left out. `init`: of rows that come later. BadInput, with
+    nothing made, if parts of the checkpoint are missing or damaged.
+    """
+    path = Path(directory)
+    said = _list_of(path)
+    missing = [one["file"] for one in _files(said) if not (path / one["file"]).is_file()]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise BadInput(
+            f"the checkpoint {path} has {len(_files(said))} files of rows, and {len(missing)} are missing: {shown}"
+        )
+    held = None if said["optimizer"] is None else from_settings(said["optimizer"][0], tuple(said["optimizer"][1:]))
+    if optimizer is not None and held is not None and type(optimizer) is not type(held):
+        kind = NAMES[said["optimizer"][0]]
+        raise Mismatch(f"the checkpoint {path} has states of {kind}, not of {type(optimizer).__name__}")
+    for one in _files(said):
+        _load(path, one)  # damaged ones are found before anything is made
+    dynamic = (keys or DynamicIds()) if said["keys"] else None
+    if keys is not None and not said["keys"]:
+        raise BadInput(f"the checkpoint {path} is of a table whose ids are rows: leave keys= out")
+    table = Table.create(
+        space, name, rows=said["rows"], dim=said["dim"], dtype=said["dtype"], optimizer=optimizer or held, hosts=hosts,
+        keys=dynamic, init=init,
+    )  # fmt: skip
+    try:
+        first = 0
+        for part in said["parts"]:
+            ids = _load(path, part["keys"]) if dynamic else np.arange(first, first + part["count"])
+            states = _load(path, part["states"]) if "states" in part else None
+            table.write(ids, _load(path, part["rows"]), states=states, raw=True)
+            first += part["count"]
+        if isinstance(table, HostsTable):
+            table.set_steps(int(said["steps"]))
+    except BaseException:
+        table.close()
+        space.delete(name)
+        raise
+    return table
+
+
+def _files(said: dict[str, Any]) -> list[dict[str, Any]]:
+    return [part[name] for part in said["parts"] for name in ("rows", "states", "keys") if name in part]
+
+
+def _list_of(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads((path / _LIST).read_text())
+    except FileNotFoundError:
+        raise UnknownName(
+            f"there is no checkpoint in {path}: it has no {_LIST}, or was cut before it was whole"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path / _LIST} cannot be read: {error}") from None
+    if not isinstance(said, dict) or said.get("format") != _FORMAT:
+        raise BadInput(f"{path / _LIST} is no list of a table's parts, or of another version of Openshelf")
+    return said
+
+
+def _load(path: Path, one: dict[str, Any]) -> Any:
+    try:
+        array = np.load(path / one["file"], allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path / one['file']} cannot be read: {error}") from None
+    if _sum(array) != one["crc32"]:
+        raise BadInput(f"{path / one['file']} is damaged: its bytes are not those that were written")
+    return array

@@ -1,0 +1,149 @@
+"""Dynamic ids: keys get rows when they come often, lose them to others, and always have their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openshelf import Space, Table
+from openshelf.errors import BadInput
+from openshelf.tables import SGD, Adagrad, DynamicIds, KeyedTable, Normal, restore_table, save_table
+
+DIM = 16
+
+
+@pytest.fixture
+def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
+    monkeypatch.setenv("OPENSHELF_DIR", str(tmp_path))
+    with Space.create("keys", dram="32MiB") as made:
+        yield made
+
+
+def _table(space: Space, rows: int, after: int = 2, half_life: int = 0, **more: object) -> KeyedTable:
+    ids = DynamicIds(admit_after=after, half_life=half_life)
+    made = Table.create(space, "t", rows=rows, dim=DIM, keys=ids, **{"optimizer": Adagrad(0.1), **more})  # type: ignore[arg-type]
+    assert isinstance(made, KeyedTable)
+    return made
+
+
+def test_a_key_gets_a_row_when_it_came_often_enough(space: Space) -> None:
+    table = _table(space, 1000, after=3, init=Normal(seed=1))
+    keys = np.array([5, -7, 1 << 62, 0])
+    for _ in range(2):
+        table.update(keys, np.ones((4, DIM)))
+        assert not table.lookup(keys).any()
+        assert table.stat()["keys"] == 0
+    table.update(keys, np.zeros((4, DIM)))
+    first = table.lookup(keys)
+    assert len(np.unique(first[:, 0])) == 4  # each as its key says
+    table.update([5], np.ones((1, DIM)))
+    assert (table.lookup([5]) < first[0]).all()
+    np.testing.assert_array_equal(table.states([5, 12345])[:, 0], [1.0, 0.0])
+    found, rows = table.keys()
+    assert sorted(found) == sorted(keys)
+    assert len(set(rows)) == 4
+    other = Table.open(space, "t")
+    np.testing.assert_array_equal(other.lookup(keys), table.lookup(keys))
+    sums = table.bag(np.array([5, 6, -7]), [0, 2], "sum")  # 6 has no row: zeros
+    np.testing.assert_array_equal(sums, table.lookup([5, -7]))
+
+
+def test_bad_keys_and_calls_are_refused(space: Space) -> None:
+    table = _table(space, 64)
+    with pytest.raises(BadInput, match=r"the key -2\^63, at position 1"):
+        table.lookup([1, -(1 << 63)])
+    with pytest.raises(BadInput, match="never too full"):
+        table.grow(1)
+    with pytest.raises(BadInput, match=r"gradient 0 .* has nan"):
+        table.update([1], np.full((1, DIM), np.nan))
+    with pytest.raises(BadInput, match="admit_after is from 1 to 255"):
+        _table(space, 64, after=0)
+
+
+def test_a_full_table_takes_drifting_keys_for_ever(space: Space) -> None:
+    table = _table(space, 512, after=2)
+    chance, served = np.random.default_rng(0), []
+    for hour in range(24):  # what is wanted drifts: of each hour's keys a quarter is new
+        for _ in range(20):
+            keys = np.minimum(chance.zipf(1.3, 512), 400) + 100 * hour
+            table.update(keys, np.ones((512, DIM)))
+        served.append(float((table.lookup(keys) != 0).any(axis=1).mean()))
+    facts = table.stat()
+    assert facts["keys"] <= facts["room"] == 512
+    assert facts["admitted"] - facts["evicted"] == facts["keys"]
+    assert facts["evicted"] > 1000
+    assert facts["parts"] == 1  # it has not grown
+    assert min(served[4:]) > 0.6  # and serves what is wanted now
+
+
+def test_a_checkpoint_has_the_keys(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 200, after=1)
+    keys = np.arange(150) * 1_000_003
+    table.update(keys, np.random.default_rng(0).normal(size=(150, DIM)))
+    save_table(table, tmp_path / "saved", part_rows=64)
+    back = restore_table(space, "back", tmp_path / "saved")
+    np.testing.assert_array_equal(back.lookup(keys), table.lookup(keys))
+    np.testing.assert_array_equal(back.states(keys), table.states(keys))
+
+
+def _train(home: str, seed: int) -> None:
+    """Each update adds the key to its row, and one to its state's square: pairs of another key show."""
+    os.environ["OPENSHELF_DIR"] = home
+    chance = np.random.default_rng(seed)
+    with Space.open("keys") as space:
+        table = Table.open(space, "t")
+        while True:
+            keys = chance.integers(1, 200, 16)
+            table.write(keys, np.repeat(keys[:, None], DIM, 1), states=np.repeat(keys[:, None], DIM, 1))
+
+
+def test_keys_rows_and_states_belong_together_whoever_is_killed(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 64, after=1)
+    context, chance = multiprocessing.get_context("fork"), random.Random(1)
+    for turn in range(8):
+        processes = [context.Process(target=_train, args=(str(tmp_path), 2 * turn + one)) for one in range(2)]
+        for process in processes:
+            process.start()
+        time.sleep(0.05 + 0.05 * chance.random())
+        for process in processes:
+            process.kill()
+            process.join()
+        keys, _ = table.keys()
+        assert len(set(keys)) == len(keys)
+        rows, states = table.lookup(keys, consistent=True), table.states(keys)
+        fine = (rows == keys[:, None]).all(axis=1) & (states == keys[:, None]).all(axis=1)
+        fresh = ~rows.any(axis=1) & ~states.any(axis=1)  # it got its place, and was killed before it wrote
+        assert (fine | fresh).all()
+    assert table.stat()["evicted"] > 0
+    table.update([1], np.zeros((1, DIM)))
+
+
+def test_readers_never_get_the_row_of_another_key(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 64, after=1)
+    process = multiprocessing.get_context("fork").Process(target=_train, args=(str(tmp_path), 3))
+    process.start()
+    try:
+        chance, end, seen = np.random.default_rng(4), time.monotonic() + 0.5, 0
+        while time.monotonic() < end or seen == 0:
+            keys = chance.integers(1, 200, 32)
+            rows = table.lookup(keys, consistent=True)
+            assert ((rows == keys[:, None]).all(axis=1) | ~rows.any(axis=1)).all()
+            seen += int(rows.any())
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_plain_sgd_has_no_states(space: Space) -> None:
+    table = _table(space, 64, after=1, optimizer=SGD(1.0))
+    table.update([9], -np.ones((1, DIM)))
+    assert (table.lookup([9]) == 1).all()
+    with pytest.raises(BadInput, match="have no state"):
+        table.states([9])
