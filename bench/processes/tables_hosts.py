@@ -133,7 +133,7 @@ class Process:
         after = self.table.stat()
         self.table.keep_copies(0)
         far = sum(after[name] - before[name] for name in ("fetched_ids", "waited_ids"))
-        return 1 - far / (batches * BATCH)
+        return float(1 - far / (batches * BATCH))
 
     def warm(self, fresh_s: float) -> None:
         """Copies of a popular tenth, which is what `speed` reads, and the stamped row."""

@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "cli/fabric.py": (2, NAMED),
     "cli/plan.py": (1, NAMED),
     "cli/twin.py": (1, NAMED),
+    "cli/_twin_serve.py": (2, NAMED),
     "fabric/include.py": (1, NAMED),
     "fabric/wiring/media.py": (1, PACKAGED),
     "fabric/calibration/csv_tables.py": (1, NAMED),
@@ -34,6 +35,7 @@ EXCEPTIONS = {
     "fabric/probe/memory.py": (4, KERNEL),
     "fabric/wiring/protocols.py": (1, PACKAGED),
     "fabric/wiring/wires.py": (1, PACKAGED),
+    "show/serving.py": (1, NAMED),
     "show/trace.py": (1, NAMED),
     "show/twin_trace.py": (1, NAMED),
     "show/tour/orders.py": (2, "in a private temporary directory"),
@@ -59,6 +61,8 @@ EXCEPTIONS = {
     "show/serving.py": (1, NAMED),
     "twin/serve/law.py": (1, PACKAGED),
     "twin/serve/model.py": (2, NAMED),
+    "twin/ops/laws.py": (1, PACKAGED),
+    "twin/serve/model.py": (2, "in the package, or named by the user"),
     "twin/serve/sweep.py": (2, NAMED),
 }
 THEIRS = ("offload/", "adapters/")  # whose own tests have their attacks

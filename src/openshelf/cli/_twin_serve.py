@@ -25,7 +25,7 @@ examples:
   openshelf twin serve --requests 1000 --rate 20 --lengths 1024,256 --model qwen3-32b --fabric dgx-h100-ib --tensor 2,4
 
 A trace is JSON lines or CSV with a time, input and output lengths; `hash_ids` (one for each 512 tokens of a prompt) say
-what prompts have in common. More: docs/workloads.md."""
+what prompts have in common. More: docs/serving.md."""
 _SWEPT = ("fabric", "engine", "dtype", "tensor", "replicas", "decode_replicas", "routing", "clients")
 
 

@@ -150,8 +150,8 @@ def coarse(network: Network, variants: Sequence[Sequence[Flows]]) -> Alike:
     def one(flows: Flows) -> Flows:
         # How long each resource is busy with the step, for each byte of it: the most of each kind counts.
         wire = float(flows.wire.max())
-        busy = np.bincount(flows.path, np.repeat(flows.wire, np.diff(flows.at)), minlength=network.resources)
-        busy = busy.astype(np.float64) / (network.capacity_bytes_per_s * (wire or 1.0))
+        sent = np.bincount(flows.path, np.repeat(flows.wire, np.diff(flows.at)), minlength=network.resources)
+        busy = sent.astype(np.float64) / (network.capacity_bytes_per_s * (wire or 1.0))
         most = np.zeros(kinds)
         np.maximum.at(most, kind_of, busy)
         path = np.flatnonzero(most)

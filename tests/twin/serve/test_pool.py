@@ -30,7 +30,7 @@ def conversations(count: int, seed: int = 3) -> Requests:
     ids = np.array([each for prompt in prompts for each in prompt], np.uint32)
     at = np.cumsum([0, *map(len, prompts)]).astype(np.uint64)
     lengths = np.array([512 * len(prompt) + 1 for prompt in prompts], np.uint32)
-    return Requests(np.arange(count) * 1.0, lengths, np.full(count, 2, np.uint32), at, ids)
+    return Requests(np.arange(count, dtype=np.float64), lengths, np.full(count, 2, np.uint32), at, ids)
 
 
 def real_rate(space: Space, requests: Requests, room: int) -> float:
