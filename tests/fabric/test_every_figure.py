@@ -190,7 +190,8 @@ def changed(value: Any, path: tuple[str | int, ...]) -> Any:
 
 def answers(fabric: Fabric) -> str:
     """What anybody may ask of a fabric, but for its own text."""
-    network, found = fabric.network, []
+    network = fabric.network
+    found: list[Any] = []
     twin = Twin(fabric)
     sizes = (150, 10_000_000)
     for access in ("store", "load"):

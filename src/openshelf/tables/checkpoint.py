@@ -66,7 +66,7 @@ def _save(path: Path, name: str, number: int, array: Any) -> dict[str, Any]:
 
 
 def _sum(array: Any) -> int:
-    return zlib.crc32(memoryview(np.ascontiguousarray(array)).cast("B"))
+    return zlib.crc32(memoryview(np.ascontiguousarray(array)).cast("B"))  # type: ignore[arg-type]
 
 
 def restore_table(
