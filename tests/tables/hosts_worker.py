@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openshelf import Table
-from openshelf.tables import SGD, HostsTable, Uniform, restore_table, save_table
+from openshelf.tables import SGD, HostsTable, Uniform, describe, restore_table, save_table, tables
 from tests.processes import State
 from tests.space.hosts.harness import worker
 
@@ -51,6 +51,10 @@ def keep_copies(state: State, rows: int, fresh_s: float) -> None:
 
 def whole_rows(state: State, ids: Any) -> Any:
     return state["table"].lookup(ids, consistent=True)
+
+
+def shown(state: State, name: str) -> tuple[list[str], int]:
+    return tables(state["space"]), describe(state["space"], name)["rows"]
 
 
 def delete(state: State, name: str) -> list[str]:

@@ -82,6 +82,7 @@ def test_a_table_grows_on_all_hosts_and_is_deleted_on_all(hosts: Hosts) -> None:
     two.call(at.call, "update", [1499], np.ones((1, at.DIM)))  # the other process finds the new rows, too
     with pytest.raises(Failed, match="BadInput: gradient 0 for the table 't' has nan"):
         two.call(at.call, "update", [1499], np.full((1, at.DIM), np.nan))
+    assert one.call(at.shown, "t") == (["t", "t-ref"], 1500)
     one.call(at.delete, "t-ref")
     assert two.call(at.delete, "t") == []
     with pytest.raises(Failed, match=r"errors.(Closed|UnknownName)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import secrets
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from openshelf import _core
 from openshelf._dtypes import of_numpy
 from openshelf._sizes import whole
-from openshelf.errors import BadInput, Closed, NoRoom
+from openshelf.errors import BadInput, Closed, HostLost, NoRoom
 from openshelf.space import Cluster, Space, array_name
 from openshelf.tables.arguments import NO_IDS, numbers_of, room_for
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
@@ -249,7 +250,8 @@ def create_over_hosts(
     except BaseException:
         for host in made:
             remote = None if host == cluster.shard.own else cluster.peer_of(host).remote
-            _core.shard_discard(cluster.core, remote, table_id)
+            with contextlib.suppress(HostLost):  # the first error says what is wrong
+                _core.shard_discard(cluster.core, remote, table_id)
         raise
     return table
 
@@ -276,7 +278,8 @@ def sharding_of(cluster: Cluster, hosts: Any) -> Sharding:
             cluster.number_of_host(host)
         return hosts
     if isinstance(hosts, str) and hosts == "all":
-        return Sharding(tuple(number for number, _ in cluster.up()))
+        there = [peer.number for peer, _ in cluster.peers.ask(lambda remote: remote.stats())]
+        return Sharding(tuple(sorted([cluster.shard.own, *there])))
     if isinstance(hosts, str) or not len(hosts):
         raise BadInput(f'hosts= is "all", a list of hosts, or a Sharding, got {hosts!r}')
     return Sharding(tuple(cluster.number_of_host(host) for host in hosts))
