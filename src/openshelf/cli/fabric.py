@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
         description="Lists the media, switches, protocols and presets that come with the package, or the generators of "
         "topologies with their parameters.",
     )
-    lists.add_argument("what", choices=("media", "switches", "protocols", "presets", "generators"))
+    lists.add_argument("what", choices=("media", "switches", "protocols", "presets", "generators"), help="of what")
     lists.set_defaults(run=run_ls)
     check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
     add_files(check, "fabric", help=_NAME)
