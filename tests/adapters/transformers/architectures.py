@@ -134,9 +134,7 @@ def outcome(space: Space, model: Any, lengths: tuple[int, ...] = (40, 100, 70, 4
                     assert_close(length, zip(got, expected, strict=True))
                 except AssertionError:
                     if in_pieces_differs(twin, tokens, expected):
-                        raise NotBuilt(
-                            "transformers alone differs when a prompt comes in two pieces"
-                        ) from None
+                        raise NotBuilt("transformers alone differs when a prompt comes in two pieces") from None
                     raise
     return "right" if hits else "no hits"
 
