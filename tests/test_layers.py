@@ -19,7 +19,6 @@ LAYERS = (
     "_files",
     "_sizes",
     "_dtypes",
-    "membership",
     "_keeper",
     "fabric",
     "space",

@@ -303,9 +303,7 @@ void bind_remote(nb::module_& m) {
              }, "addresses"_a, "source"_a, "row"_a)
         .def("set_mapped", [](Remote& remote, bool mapped) { remote.mapped = mapped; })
         .def("keep", [](Remote& remote, std::shared_ptr<Space> core) {
-                 const auto* attachment = static_cast<const Attachment*>(core->companion.get());
-                 remote.ask_keeper([attachment, number = remote.peer().number] { return attachment->heard_ns(number); }, [attachment] { return attachment->term(); },
-                                   [attachment] { return attachment->epoch(); });
+                 remote.ask_keeper([attachment = static_cast<const Attachment*>(core->companion.get()), number = remote.peer().number] { return attachment->heard_ns(number); });
                  remote.keeps = std::move(core);
              })
         .def("close", [](Remote& remote) { freely([&] { remote.close(); }); })

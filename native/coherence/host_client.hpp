@@ -39,8 +39,6 @@ public:
     States states(u64 address, u64 bytes) const;               // units, on this host
     std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
     u64 heard_ns(u32 host) const { return load(head().heard[host]); }   // when the keeper last heard from it; 0: never
-    u64 epoch() const { return load(head().epoch); }                    // of the list of hosts that the keeper goes by; 0: a fixed list
-    u64 term() const { return load(head().term[options_.self]); }       // of this host
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
     const std::string& host(u32 number) const { return options_.hosts[number]; }
     void space_gone() override;                                         // its mapping is about to go

@@ -2,17 +2,16 @@
 // never blocks; connecting and greeting happen in threads of their own, which hand finished connections over.
 #pragma once
 
-#include <memory>
 #include <string>
+#include <vector>
 
-#include "net/roster.hpp"
 #include "net/wire.hpp"
 
 namespace osf::coherence {
 
 struct KeeperOptions {
     std::string root;                  // directory of this user's spaces
-    std::shared_ptr<Roster> roster;    // its hosts are host:port; it may change meanwhile
+    std::vector<std::string> hosts;    // host:port
     u32 self = 0;
     Key key;
     double linger_s = -1;              // ends when nobody needs it for so long; < 0: never
@@ -25,5 +24,6 @@ void keeper_run(const KeeperOptions& options);
 
 // "10.0.0.1:7400", "[::1]:7400"
 std::pair<std::string, u16> split_host(const std::string& text);
+u64 hosts_hash(const std::vector<std::string>& hosts);
 
 }  // namespace osf::coherence

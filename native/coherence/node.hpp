@@ -23,7 +23,6 @@
 #include "faults/faults.hpp"
 #include "net/hello.hpp"
 #include "faults/keeper_loop.hpp"
-#include "net/roster.hpp"
 #include "coherence/segments.hpp"
 #include "space/space.hpp"
 #include "net/wire.hpp"
@@ -97,7 +96,7 @@ struct Link {                              // to another host's keeper
 
 class Node : public Medium {
 public:
-    Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::shared_ptr<const Roster> roster, u32 self, u32 unit);
+    Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
 
     const std::string& name() const { return name_; }
     const std::shared_ptr<Space>& space() const { return space_; }
@@ -121,7 +120,6 @@ public:
     void adopt(u32 host, std::unique_ptr<Wire> wire);
     bool connected(u32 host) const { return connected_.load() >> host & 1; }   // any thread
     bool tick(u64 now);                    // time-outs and waiting messages; true: messages wait for their time
-    std::vector<u32> follow_roster();      // hosts that were given up since it was last looked at, which are cut off
     void leave();                          // gives back what is borrowed
     bool left();                           // and all of it has arrived
 
@@ -204,7 +202,7 @@ private:
     Loop& loop_;
     std::string name_;
     std::shared_ptr<Space> space_;
-    std::shared_ptr<const Roster> roster_;
+    std::vector<std::string> hosts_;
     u32 self_;
     u64 base_;
     Segments segments_;

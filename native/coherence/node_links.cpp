@@ -283,7 +283,7 @@ void Node::end_lease(u32 host, u64 until_ns) {
 void Node::give_up(u32 host) {
     Link& link = links_[host];
     drop_link(host, "silence");
-    if (!roster_->host(host).empty()) log("host " + link.name + " is lost");
+    log("host " + link.name + " is lost");
     store(segments_.head().given[host], segments_.head().given[host] + 1);
     coherence_.lost(host);
     for (auto& process : processes_) {
@@ -291,28 +291,6 @@ void Node::give_up(u32 host) {
             if (home == host) lose_stranger(*process, host, address);
         std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
     }
-}
-
-// What the words of units know by now is noted last: a keeper that is killed before does it again.
-std::vector<u32> Node::follow_roster() {
-    UnitsHead& head = segments_.head();
-    std::vector<u32> given_up;
-    if (!roster_->agreed()) return given_up;
-    const u64 epoch = roster_->epoch();    // before the terms: what changes meanwhile is seen next time
-    for (u32 host = 0; host < links_.size(); host++) {
-        const u64 term = roster_->term(host), before = head.term[host];
-        links_[host].name = roster_->label(host);
-        if (term == before) continue;
-        if (host == self_) {               // the others have given this host up, or will when they hear of it
-            for (u32 other = 0; other < links_.size(); other++) drop_link(other, "this host has joined anew");
-        } else if (before) {
-            give_up(host);
-            given_up.push_back(host);
-        }
-        store(head.term[host], term);
-    }
-    store(head.epoch, epoch);
-    return given_up;
 }
 
 void Node::leave() {
@@ -335,7 +313,6 @@ std::string Node::status() {
     std::string text;
     for (u32 host = 0; host < links_.size(); host++) {
         const Link& link = links_[host];
-        if (roster_->host(host).empty()) continue;
         u64 here[3] = {};
         segments_.each_word(host, [&](u64, u64 word) { here[std::min<u64>(word & 3, 2)]++; });
         const u64 numbers[] = {host == self_ || link.synced, coherence_.is_lost(host), segments_.unit_bytes(host), link.round_trip_ns, link.misses,

@@ -129,19 +129,6 @@ void Proxies::shut() {
     for (Line* line : lines_) ::shutdown(line->wire.fd(), SHUT_RDWR);
 }
 
-// Their threads end soon; those who come back meanwhile wait for that.
-void Proxies::give_up(u32 host) {
-    std::lock_guard guard(mutex_);
-    for (Line* line : lines_)
-        if (line->host == host && !served_.admits(host, line->term)) ::shutdown(line->wire.fd(), SHUT_RDWR);
-    for (auto& [uuid, place] : places_) {
-        if (place.host != host || place.leaving || served_.admits(host, place.term)) continue;
-        place.given_up = true;
-        place.until = 1;
-    }
-    changed_.notify_all();
-}
-
 u32 Proxies::count() {
     std::lock_guard guard(mutex_);
     return u32(places_.size());
@@ -151,13 +138,13 @@ std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& li
     std::unique_lock lock(mutex_);
     if (shut_) throw Error(Code::unknown_name, "the space is just being removed on this host");
     auto found = places_.find(uuid);
-    while (found != places_.end() && (found->second.leaving || found->second.given_up)) {
+    while (found != places_.end() && found->second.leaving) {
         changed_.wait(lock);
         found = places_.find(uuid);
     }
     if (found == places_.end()) {
         auto proxy = std::make_shared<Proxy>(served_.space, uuid, read_only);
-        found = places_.emplace(uuid, Place{proxy, 0, 0, read_only, false, line.host, line.term, false}).first;
+        found = places_.emplace(uuid, Place{proxy, 0, 0, read_only, false}).first;
     }
     Place& place = found->second;
     if (place.read_only != read_only) throw Error(Code::refused, "the process has the space open " + std::string(read_only ? "for writing" : "read-only") + " already");
@@ -170,7 +157,7 @@ std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& li
 std::shared_ptr<Proxy> Proxies::of(const Uuid& uuid) {
     std::lock_guard guard(mutex_);
     auto found = places_.find(uuid);
-    if (found == places_.end() || found->second.leaving || found->second.given_up) throw Error(Code::bad_input, "the process is not known here");
+    if (found == places_.end() || found->second.leaving) throw Error(Code::bad_input, "the process is not known here");
     return found->second.proxy;
 }
 
@@ -179,7 +166,7 @@ void Proxies::leave(const Uuid& uuid, Line& line, bool bye) {
     lines_.erase(&line);
     auto found = places_.find(uuid);
     Place& place = found->second;
-    if (bye || place.given_up) place.until = 1;
+    if (bye) place.until = 1;
     if (--place.connections) return;
     if (place.until == 1) return end(lock, found);
     place.until = now_ns() + GRACE_MS * MS;

@@ -18,7 +18,6 @@
 
 #include "rpc/calls.hpp"
 #include "net/hello.hpp"
-#include "net/roster.hpp"
 #include "space/space.hpp"
 #include "net/wire.hpp"
 
@@ -29,8 +28,6 @@ struct Served {
     u64 incarnation = 0;
     u32 unit = 0;
     std::function<std::string(u64 address, u64 bytes)> owners;  // who has these bytes now; passed on as it is
-    std::shared_ptr<const Roster> roster;    // none: whoever has the key is served
-    bool admits(u32 host, u64 term) const { return !roster || roster->admits(host, term); }
 };
 
 class Proxy {
@@ -83,9 +80,7 @@ struct Line {
     Wire& wire;
     std::mutex sending;
     std::atomic<u64> busy_since = 0;             // 0: no call is worked on
-    const u32 host;                              // of the process
-    const u64 term;                              // under which it calls
-    Line(Wire& of, const Hello& hello) : wire(of), host(hello.head.host), term(hello.head.term) {}
+    explicit Line(Wire& of) : wire(of) {}
 };
 
 // All processes of other hosts in one space. Its connections must have ended before it does; what then still has its time of
@@ -100,7 +95,6 @@ public:
     const Served& served() const { return served_; }
     void shut();                                 // cuts all connections, and there are no new ones; their threads end soon
     u32 count();                                 // processes with a proxy now
-    void give_up(u32 host);                      // the others did: what its processes hold under an earlier term is dropped
 
     std::shared_ptr<Proxy> enter(const Uuid& uuid, bool read_only, Line& line);
     void leave(const Uuid& uuid, Line& line, bool bye);
@@ -112,9 +106,6 @@ private:
         u32 connections = 0;
         u64 until = 0;                           // when it ends, without connections
         bool read_only = false, leaving = false;
-        u32 host = 0;
-        u64 term = 0;
-        bool given_up = false;                   // with its host: it ends with its last connection
     };
     void tick();
     void end(std::unique_lock<std::mutex>& lock, std::map<Uuid, Place>::iterator place);

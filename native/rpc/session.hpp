@@ -35,8 +35,6 @@ private:
 
     // rpc/session.cpp
     void call(Call which);
-    void catch_up(u64 epoch);
-    void check_term();                           // throws if the others have given up the caller's host
     void push(bool all);                         // sends what is queued; not all: only when it is much
     void reply(const Out& out, const std::function<void()>& undo);  // of what nobody would know of if the answer cannot be sent
     void error(const Error& error);

@@ -9,8 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ import numpy as np
 
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
-from openshelf.membership import Agreed, Etcd, read_table
 from openshelf.space.create.shard import Shard
-from openshelf.space.hosts.agreed_names import AgreedNames
 from openshelf.space.hosts.name_claims import PREFIX, Claims
 from openshelf.space.hosts.peers import Peer, Peers
 from openshelf.space.native import Listed, Maker, Native
@@ -35,40 +32,13 @@ class Cluster:
         core: _core.Core,
         peers: Peers,
         attachment: _core.Attachment,
-        call: Callable[[int, str], Peer],
         hosts_file: Path | None = None,
     ) -> None:
-        self.shard, self.core, self._peers, self.attachment = shard, core, peers, attachment
+        self.shard, self.core, self.peers, self.attachment = shard, core, peers, attachment
         self.hosts_file = hosts_file
-        self.agreed = bool(shard.servers)
-        self.hosts = shard.hosts  # their names; those that never were there have none
-        self._call, self._epoch, self._gate = call, -1, threading.Lock()
         self._claims = Claims()
-        self._names = None
-        if self.agreed:
-            self._names = AgreedNames(shard.own, shard.life, Agreed(Etcd(shard.servers), shard.space))
 
     # Hosts
-
-    @property
-    def peers(self) -> Peers:
-        """The other hosts, as this host's keeper knows them now."""
-        if self.agreed and (epoch := self.attachment.epoch) != self._epoch:
-            with self._gate:
-                table = read_table(self.core.directory)
-                if table is not None:
-                    self.meet(table.view.hosts)
-                    for peer in self._peers:
-                        peer.member = bool(table.view.terms[peer.number])
-                self._epoch = epoch
-        return self._peers
-
-    def meet(self, hosts: tuple[str, ...]) -> None:
-        """Hosts that were not known yet can be called from now on."""
-        known = {peer.number for peer in self._peers} | {self.shard.own}
-        fresh = [(number, host) for number, host in enumerate(hosts) if host and number not in known]
-        self.hosts = hosts
-        self._peers.add([self._call(number, host) for number, host in fresh])
 
     def number_of(self, address: int) -> int:
         """The home of an address; BadAddress if it is no host's."""
@@ -83,13 +53,12 @@ class Cluster:
 
     def number_of_host(self, home: str | int) -> int:
         """The number of a host given by name or number."""
-        self.peers  # noqa: B018  # those that have just joined are known then
-        hosts = self.hosts
-        if isinstance(home, int) and not isinstance(home, bool) and 0 <= home < len(hosts) and hosts[home]:
+        hosts = self.shard.hosts
+        if isinstance(home, int) and not isinstance(home, bool) and 0 <= home < len(hosts):
             return home
-        if home and home in hosts:
+        if home in hosts:
             return hosts.index(str(home))
-        listed = ", ".join(f"{number} ({host})" for number, host in enumerate(hosts) if host)
+        listed = ", ".join(f"{number} ({host})" for number, host in enumerate(hosts))
         raise UnknownName(f"there is no host {home!r}; the space {self.shard.space!r} is on {listed}")
 
     def native_of(self, number: int) -> Native:
@@ -99,10 +68,7 @@ class Cluster:
         return self.peer_of(number).remote
 
     def peer_of(self, number: int) -> Peer:
-        peer = self._peers.of(number) or self.peers.of(number)
-        if peer is None:
-            raise UnknownName(f"there is no host {number} in the space {self.shard.space!r} yet")
-        return peer
+        return self.peers[number - (number > self.shard.own)]
 
     def on(self, home: str | int) -> Maker:
         """Where to make an array that is to live on a host."""
@@ -158,41 +124,35 @@ class Cluster:
 
     def publish(self, pin: _core.Pin, replace: bool, /) -> None:
         home, name = self.number_of(pin.address), pin.name
-        if self._names is not None and name:
-            return self._names.publish(self, pin, name, replace)
         if not name or not self.peers:
             return self.native_of(home).publish(pin, replace)
         with self._claims.hold(self, name) as claim:
-            others = self.elsewhere(name, home)
+            others = self._elsewhere(name, home)
             if others and (not replace or any(other.kind for _, other in others)):
-                raise _taken(name, self.hosts[others[0][0]])
+                raise _taken(name, self.shard.hosts[others[0][0]])
             if others:
                 claim.note(pin.address)
             self.native_of(home).publish(pin, replace)
             if others:
-                self.drop(name, others)
+                self._drop(name, others)
                 claim.note(0)
         return None
 
     def name(self, pin: _core.Pin, name: str, /) -> None:
         home = self.number_of(pin.address)
-        if self._names is not None:
-            self._names.give(self, pin, name, lambda: self.native_of(home).name(pin, name))
-            return
         with self._claims.hold(self, name):
-            if others := self.elsewhere(name, home):
-                raise _taken(name, self.hosts[others[0][0]])
+            if others := self._elsewhere(name, home):
+                raise _taken(name, self.shard.hosts[others[0][0]])
             self.native_of(home).name(pin, name)
 
-    def elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
+    def _elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
         """Where a name is, other than on one host."""
         found = [(peer.number, pin) for peer, pin in self.peers.find(name, besides=home)]
         if home != self.shard.own and (pin := self.core.find(name)) is not None:
             found.append((self.shard.own, pin))
         return found
 
-    def drop(self, name: str, others: builtins.list[tuple[int, _core.Pin]]) -> None:
-        """Takes the name away from arrays of some hosts."""
+    def _drop(self, name: str, others: builtins.list[tuple[int, _core.Pin]]) -> None:
         for number, pin in others:
             with contextlib.suppress(HostLost):
                 self.native_of(number).remove(name, pin)
@@ -203,7 +163,7 @@ class Cluster:
             pin = self.at(address)
             home = self.number_of(address)
             if pin.address == address and pin.name and pin.state == _core.State.LIVE:
-                self.drop(pin.name, self.elsewhere(pin.name, home))
+                self._drop(pin.name, self._elsewhere(pin.name, home))
 
     # Finding
 
@@ -228,13 +188,9 @@ class Cluster:
 
     def remove(self, name: str, only: _core.Pin | None = None) -> bool:
         if only is not None:
-            gone = self.native_of(self.number_of(only.address)).remove(name, only)
-        else:
-            here = self.core.remove(name)  # and everywhere else: after a partition there may be two
-            gone = any([here, *(there for _, there in self.peers.ask(lambda r: r.remove(name)))])
-        if gone and self._names is not None:
-            self._names.forget(self, name)
-        return gone
+            return self.native_of(self.number_of(only.address)).remove(name, only)
+        here = self.core.remove(name)  # and everywhere else: after a partition there may be two
+        return any([here, *(there for _, there in self.peers.ask(lambda r: r.remove(name)))])
 
     def discard_shards(self, pin: _core.Pin) -> None:
         """The rows of a table over hosts, on all of them; HostLost if one does not answer. Its name stays."""
@@ -253,13 +209,9 @@ class Cluster:
         if pin is None:
             raise UnknownName(f"there is no array {name!r}")
         home = self.number_of(pin.address)
-        if self._names is not None:
-            self._names.give(self, pin, to, lambda: self.native_of(home).rename(name, to))
-            self._names.forget(self, name)
-            return
         with self._claims.hold(self, to):
-            if others := self.elsewhere(to, home):
-                raise _taken(to, self.hosts[others[0][0]])
+            if others := self._elsewhere(to, home):
+                raise _taken(to, self.shard.hosts[others[0][0]])
             self.native_of(home).rename(name, to)
 
     # The whole

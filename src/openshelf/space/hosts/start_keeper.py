@@ -67,12 +67,7 @@ class Keeper(NamedTuple):
 def argv(root: Path, listed: Hosts, own: int, detach: bool) -> list[str]:
     """The command that runs a host's keeper: nothing secret is in it."""
     command = [*_python(), "--root", str(root), "--file", str(listed.path)]
-    command += ["--own", str(own)]
-    if agreement := listed.agreement:
-        command += ["--etcd", ",".join(agreement.servers), "--agreed", agreement.space, "--realm", str(agreement.realm)]
-        command += ["--hosts", listed.hosts[own]]
-    else:
-        command += ["--hosts", ",".join(listed.hosts)]
+    command += ["--hosts", ",".join(listed.hosts), "--own", str(own)]
     if not detach:
         return command
     return [*command, *_detached(root / f"keeper@{listed.hosts[own]}.log")]

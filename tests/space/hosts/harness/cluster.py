@@ -182,7 +182,7 @@ class Cluster:
         if network:
             self.addresses = [f"{address}:{7400 + self.number}" for address in network.addresses[:count]]
         else:
-            self.addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+            self.addresses = [f"127.0.0.1:{port}" for port in _free_ports(count)]
         self.write_hosts(self.file)
         self.hosts = [Host(self, number, address) for number, address in enumerate(self.addresses)]
 
@@ -234,7 +234,7 @@ def _close_quietly(peer: NurseryPeer) -> None:
         peer.pipe.close()
 
 
-def free_ports(count: int) -> list[int]:
+def _free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: bound all at once, so that they differ."""
     with contextlib.ExitStack() as stack:
         sockets: list[Any] = [stack.enter_context(socket.socket()) for _ in range(count)]
