@@ -114,7 +114,7 @@ Folder::Folder(std::string path) : path_(std::move(path)) {
     struct stat is {};
     if (fd_ < 0) {
         const int error = errno;
-        if (error == ENOTDIR && lstat(path_.c_str(), &is) == 0) refuse(path_, std::string("is ") + (S_ISLNK(is.st_mode) ? "a symbolic link" : "not a directory") + ", expected a directory");
+        if (error == ENOTDIR && lstat(path_.c_str(), &is) == 0) refuse(path_, S_ISLNK(is.st_mode) ? "is a symbolic link, expected a directory" : "is not a directory, expected a directory");
         fail_os("opening " + path_, error);
     }
     try {

@@ -88,6 +88,7 @@ struct Link {                              // to another host's keeper
     bool writing = false;                  // epoll is told to say when there is room
     bool faults = true;
     u64 adopted_ns = 0, pinged_ns = 0;
+    u64 heard_ns = 0, listened_ns = 0;     // when it was last heard, and Node::listened_ns_ then
     u64 round_trip_ns = 0;
     Pieces pieces;
     std::map<u64, u64> first;              // page of a unit that it asked for: that one goes first
@@ -220,7 +221,7 @@ private:
     u64 started_ns_;
     std::vector<std::tuple<int, u64, u64, u64, bool>> early_;   // prefetches, until it is settled
     std::atomic<bool> settled_{false};
-    u64 ticked_ns_ = 0;
+    u64 ticked_ns_ = 0, listened_ns_ = 0;  // for how long this keeper has run
     u32 awaited_ = ~0u;                    // the place last complained of
     u64 suspend_until_ns_ = ~u64(0), discarded_ = 0;
     std::atomic<u32> connected_{0};

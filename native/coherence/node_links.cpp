@@ -235,7 +235,8 @@ void Node::send_bytes(Wire& wire, Notice message, u64 unit, std::span<const char
 
 bool Node::tick(u64 now) {
     if (!settled()) return settle(), false;
-    if (now - std::exchange(ticked_ns_, now) > PAUSE_NS) started_ns_ = now;  // what came meanwhile is not read yet
+    if (const u64 passed = now - std::exchange(ticked_ns_, now); passed > PAUSE_NS) started_ns_ = now;  // what came meanwhile is not read yet
+    else listened_ns_ += passed;
     for (auto at = waiting_.begin(); at != waiting_.end();) {
         Place place = at->first;
         auto hold = holds_.find(place);
@@ -262,7 +263,10 @@ bool Node::tick(u64 now) {
         if (link.wire && now - std::max(link.adopted_ns, segments_.head().leased[host]) > LEASE_NS) drop_link(host, "no answer");
         if (!link.suspended && now - segments_.head().leased[host] > LEASE_NS) end_lease(host, now + SUSPEND_NS);
         const u64 heard = segments_.head().heard[host];
-        if (!coherence_.is_lost(host) && now - (heard ? heard : started_ns_) > LOST_NS && now - started_ns_ > START_NS) give_up(host);
+        if (std::exchange(link.heard_ns, heard) != heard) link.listened_ns = listened_ns_;
+        // A keeper that is stopped again and again has listened for long enough some day, though never for START_NS at a time.
+        const bool listened = now - started_ns_ > START_NS || listened_ns_ - link.listened_ns > LOST_NS;
+        if (!coherence_.is_lost(host) && now - (heard ? heard : started_ns_) > LOST_NS && listened) give_up(host);
     }
     return !waiting_.empty();
 }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "faults/kernel.hpp"
@@ -121,12 +122,33 @@ int poison_pages(int fd, u64 start, u64 bytes) {
     return skipped ? wake_faults(fd, start, bytes) : 0;
 }
 
+namespace {
+
+// One file for all that is lost, so that neighbours are one mapping. It stays open for as long as the process lives.
+struct Nothing {
+    int fd = memfd_create("openshelf-lost", MFD_CLOEXEC);
+    struct stat is {};
+    Nothing() {
+        if (fd >= 0 && fstat(fd, &is) < 0) fd = -1;
+    }
+    // A program that closes all descriptors may have given the number to another file, whose bytes must not show.
+    bool there() const {
+        struct stat now {};
+        return fd >= 0 && fstat(fd, &now) == 0 && now.st_dev == is.st_dev && now.st_ino == is.st_ino;
+    }
+};
+
+}  // namespace
+
 void lose_pages(int fd, u64 start, u64 bytes) {
-    static const int nothing = memfd_create("openshelf-lost", MFD_CLOEXEC);
+    static const Nothing kept;
+    const bool there = kept.there();
+    const int nothing = there ? kept.fd : memfd_create("openshelf-lost", MFD_CLOEXEC);
     void* at = reinterpret_cast<void*>(start);
     // At the offset of its address: neighbours are one mapping.
     if (nothing < 0 || mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, nothing, off_t(start)) == MAP_FAILED)
         mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (nothing >= 0 && !there) close(nothing);
     if (fd >= 0) wake_faults(fd, start, bytes);
 }
 

@@ -71,6 +71,11 @@ void Wire::lost(const std::string& why) {
     throw HostLost(peer_, "the connection to " + peer_ + " is lost: " + why);
 }
 
+void Wire::lost(int error) {
+    if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH) lost(std::string(std::strerror(error)));
+    throw Silent(peer_, "the connection to " + peer_ + " is lost: " + std::strerror(error));
+}
+
 void Wire::refuse(const std::string& why) {
     refused_ = true;
     ::shutdown(fd_, SHUT_RDWR);  // whoever alters frames gets nothing more out of either end
@@ -111,7 +116,7 @@ bool Wire::flush() {
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return false;
         } else if (errno != EINTR) {
-            lost(std::strerror(errno));
+            lost(errno);
         }
     }
     return true;
@@ -141,7 +146,7 @@ bool Wire::fill() {
         }
         if (got == 0) lost("the other side closed it");
         if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
-        if (errno != EINTR) lost(std::strerror(errno));
+        if (errno != EINTR) lost(errno);
     }
 }
 

@@ -70,6 +70,11 @@ struct Unanswered : HostLost {
     using HostLost::HostLost;
 };
 
+// The machine on the other side did not answer any more. Otherwise somebody there ended the connection.
+struct Silent : HostLost {
+    using HostLost::HostLost;
+};
+
 // Bytes on their way: taken at the front, added at the end, moved only when the end has no room.
 class Buffer {
 public:
@@ -122,6 +127,7 @@ private:
     Wire(int fd, std::string peer) : fd_(fd), peer_(std::move(peer)) {}
     void start(const Digest& sends, const Digest& receives);
     [[noreturn]] void lost(const std::string& why);
+    [[noreturn]] void lost(int error);
     [[noreturn]] void refuse(const std::string& why);
     void check() const;
 

@@ -302,7 +302,7 @@ Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
             if (error.code != Code::host_lost) throw;
             if (!broke) broke = now;
             const bool silent = now - heard > SILENCE_MS * MS;
-            if (silent) reach_.failed(heard);
+            if (silent || dynamic_cast<const Silent*>(&error)) reach_.failed(heard);  // what is left of the patience is for dialling
             if (!(ask.again || ask.id) || ask.cancelled || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
             if (ask.anew) ask.anew();
             if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());

@@ -377,7 +377,8 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
         try {
             work(remote);
         } catch (const Error& error) {
-            if (connections[which] && now_ns() - connections[which]->heard > u64(SILENCE_MS) * 1'000'000) remote.reach_.failed(connections[which]->heard);
+            const u64 heard = connections[which] ? connections[which]->heard : 0;
+            if (heard && (now_ns() - heard > u64(SILENCE_MS) * 1'000'000 || dynamic_cast<const Silent*>(&error))) remote.reach_.failed(heard);
             again[which] = error.code == Code::host_lost && patient && !remote.reach_.lost();  // it is asked alone, after the others
             if (connections[which]) remote.drop(remote.line(), std::move(connections[which]), asks[which].new_pin);
             if (!again[which]) failed(which, error);

@@ -234,9 +234,9 @@ void Transfers::drive(const std::function<bool()>& enough) {
         } catch (const std::exception& why) {
             // A connection that broke is made again; a host that was silent, or cannot be reached for long, is lost.
             const bool connected = connection_ != nullptr, silent = connected && now_ns() - heard_ >= SILENCE_MS * MS;
-            if (silent) reach_.failed(heard_);
             {
                 std::scoped_lock both(sending_, mutex_);
+                if (silent || (connected && !in_flight_.empty() && dynamic_cast<const Silent*>(&why))) reach_.failed(heard_);
                 connection_.reset();
             }
             const auto* known = dynamic_cast<const Error*>(&why);

@@ -1,7 +1,11 @@
-"""What each kernel gives: tests of hosts, litmus and tiers, in guests; the table is in build/machines/kernels.md."""
+"""What each kernel gives: tests of hosts, litmus and tiers, in guests; the table is in build/machines/kernels.md.
+
+Suites that a run leaves out keep their cells from the run before (kernels.json), so the table can be made in parts.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -31,9 +35,13 @@ def _counts(out: str) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[dict[str, dict[str, str]]]:
-    """By kernel and suite; written when all have run."""
+    """By kernel and suite; written when all that were asked for have run."""
+    kept = place() / "kernels.json"
     found: dict[str, dict[str, str]] = {kernel: {} for kernel in KERNELS}
+    for kernel, cells in (json.loads(kept.read_text()) if kept.exists() else {}).items():
+        found[kernel] |= cells
     yield found
+    kept.write_text(json.dumps(found, indent=1))
     lines = ["| kernel | " + " | ".join(_SUITES) + " |", "|---" * (1 + len(_SUITES)) + "|"]
     for kernel, cells in found.items():
         lines.append(f"| {kernel} | " + " | ".join(cells.get(suite, "not run") for suite in _SUITES) + " |")
@@ -62,11 +70,11 @@ def test_a_suite_passes_in_a_guest(suite: str, kernel: str, disk: str, rows: dic
             "mke2fs -q -t ext4 /dev/vda && mkdir -p /mnt/disk && mount /dev/vda /mnt/disk && mkdir /mnt/disk/tmp"
         )
         surroundings = f"PYTHONDONTWRITEBYTECODE=1 TMPDIR=/mnt/disk/tmp OPENSHELF_TEST_PATIENCE={PATIENCE}"
-        pytests = f"-m pytest -q -rfE --tb=short -m 'not soak' {_SUITES[suite]}"
+        pytests = f"-m pytest -rfE --tb=short -m 'not soak' {_SUITES[suite]}"
         command = f"cd {TREE}; {surroundings} timeout {_LIMIT_S:.0f} .venv/bin/python {pytests} 2>&1"
         code, out = guest.end(guest.begin(command), _LIMIT_S + 60)
         (place() / f"suite-{kernel}-{re.sub('[^a-z]+', '-', suite)}.txt").write_text(out)
         counts = _counts(out)
-        rows[kernel][suite] = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "did not end"
+        rows[kernel][suite] = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or f"ended with {code}"
         assert code == 0, out[-5000:]
         assert counts.get("passed"), out

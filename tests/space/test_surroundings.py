@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import socket
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -14,14 +15,17 @@ import numpy as np
 import pytest
 
 from openshelf import Space, _core
+from openshelf._files import mount_of
 from openshelf.errors import (
     AddressOccupied,
+    BadInput,
     Corrupt,
     NoRoom,
     NotPermitted,
     OpenshelfError,
     WrongVersion,
 )
+from openshelf.space import new_hosts_file, spaces
 from openshelf.space.create import registry
 from tests.conftest import needs_root
 from tests.processes import Died, Failed, Peer, State, in_fresh_process
@@ -54,6 +58,33 @@ def test_directory_that_others_can_write_is_refused(home: Path, mode: int) -> No
             call()
     home.chmod(0o700)
     Space.open("shelf").close()
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_touches_that_nobody_is_told_of_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flash: bool
+) -> None:
+    if (kind := mount_of(tmp_path)[0]) in ("tmpfs", "unknown"):
+        pytest.skip(f"{tmp_path} is on {kind}")
+    monkeypatch.setenv("OPENSHELF_DIR", str(tmp_path / "spaces"))
+    monkeypatch.delenv("OPENSHELF_FAULTS", raising=False)
+    tmp_path.joinpath("spaces").mkdir(mode=0o700)
+    url = f"openshelf://{one_host(tmp_path / 'hosts.yaml')}/shelf"
+    with pytest.raises(BadInput, match=f"OPENSHELF_DIR=.* is on {kind}: .*on tmpfs and hugetlbfs only"):
+        _ = (
+            Space.create("shelf", "32MiB", flash=f"{tmp_path}/flash:64MiB")
+            if flash
+            else Space.open(url, hosts=tmp_path / "hosts.yaml")
+        )
+    assert spaces() == []
+    Space.create("plain", "16MiB").close()  # without touches to be told of, any directory will do
+
+
+def one_host(path: Path) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+    new_hosts_file(path, [host])
+    return host
 
 
 @needs_root

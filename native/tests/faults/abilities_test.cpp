@@ -127,6 +127,29 @@ static void lost_pages_end_the_process_that_touches_them() {
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
 }
 
+// A program may close all descriptors and open others: what is lost never shows the bytes of another file.
+static void lost_pages_show_no_other_file() {
+    const pid_t child = fork();
+    if (!child) {
+        char* at = static_cast<char*>(mmap(nullptr, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        lose_pages(-1, u64(at), PAGE);
+        const int other = memfd_create("other", MFD_CLOEXEC);
+        CHECK(at != MAP_FAILED && other >= 0 && ftruncate(other, off_t(1) << 47) == 0);
+        int taken = 0;
+        for (int fd = 3; fd < other; fd++) {
+            char is[64] = {};
+            if (readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), is, sizeof is - 1) > 0 && std::string(is).find("openshelf-lost") != std::string::npos)
+                taken += dup2(other, fd) == fd;
+        }
+        CHECK(taken == 1);
+        lose_pages(-1, u64(at) + PAGE, PAGE);
+        _exit(*static_cast<volatile char*>(at + PAGE));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
 int main() {
     int failed = 0;
     for (const char* as : {"on", "6.4", "6.1"}) {
@@ -146,6 +169,7 @@ int main() {
             bytes_in_the_file_are_read_and_their_first_write_is_told();
             barred_range_asks_for_all();
             lost_pages_end_the_process_that_touches_them();
+            lost_pages_show_no_other_file();
             _exit(0);
         }
         int status = 0;

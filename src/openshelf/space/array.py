@@ -13,6 +13,7 @@ from openshelf._dtypes import ElementType, element_type, stored, to_numpy, to_to
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadAddress, BadInput, Mismatch, NotPermitted, OutOfRange
 from openshelf.space.atomic import Atomic
+from openshelf.space.batches import teach_torch
 from openshelf.space.devices.dirty import dirty, write_back
 from openshelf.space.like_numpy import LikeNumpy
 from openshelf.space.sent import Handle, array_address, open_array, send
@@ -44,6 +45,7 @@ class Array(Handle, LikeNumpy):
     def __init__(self, pin: _core.Pin, folder: Folder | None = None) -> None:
         self._pin = pin
         self._folder = folder
+        teach_torch(Array)
 
     @property
     def name(self) -> str | None:

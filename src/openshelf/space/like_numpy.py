@@ -185,7 +185,9 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__.lstrip("_")
         if not name.startswith("_") and hasattr(np.ndarray, name):
-            raise AttributeError(f"an {kind} has no {name!r}; its view has: .numpy().{name}, or np.{name}(array)")
+            function = f", or np.{name}(array)" if hasattr(np, name) and name != "astype" else ""
+            view = ".torch()" if self._torch_only() else f".numpy().{name}{function}"
+            raise AttributeError(f"an {kind} has no {name!r}; its view has: {view}")
         raise AttributeError(f"{kind!r} has no attribute {name!r}")
 
 

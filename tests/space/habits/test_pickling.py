@@ -6,6 +6,7 @@ import copy
 import gc
 import multiprocessing
 import pickle
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,23 @@ def test_a_data_loader_reads_a_shared_array(space: Space, method: str) -> None:
     rows = space.put("rows", np.arange(24.0).reshape(8, 3))
     loader = DataLoader(Rows(rows), 4, num_workers=1, multiprocessing_context=method, timeout=WATCHDOG)
     assert torch.cat(list(loader)).tolist() == rows.numpy().tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_an_array_become_batches_as_ndarrays_do(space: Space, dtype: str) -> None:
+    rows = space.put("rows", torch.arange(24.0).reshape(8, 3).to(getattr(torch, dtype)))
+    items = [{"row": (rows if at % 2 else rows.read_only())[at], "label": at} for at in range(4)]
+    loader: Any = DataLoader(items, 4, num_workers=1, multiprocessing_context="fork", timeout=WATCHDOG)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain: Any = DataLoader([(row["row"], rows.read_only()) for row in items[1::2]], 2)
+        ((first, whole),) = plain
+    (batch,) = loader
+    assert torch.equal(batch["row"], rows.torch()[:4])
+    assert torch.equal(first, rows.torch()[1:4:2])
+    assert whole.shape == (2, 8, 3)
+    first[:] = 9
+    assert rows.torch()[1, 0] == 3, "a batch is a copy"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])

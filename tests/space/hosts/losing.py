@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
 from typing import Any
 
@@ -63,6 +65,21 @@ def call(state: State, what: str, home: str) -> Any:
     except HostLost as error:
         return str(error), error.host, error.range, time.monotonic() - start
     return None
+
+
+def find(state: State, name: str) -> None:
+    state["array"] = state["space"][name]
+
+
+def let_go_then_lock(state: State) -> float:
+    """The seconds that a call on a lost host took which began a second after something was sent to it."""
+    state.pop("array")
+    gc.collect()
+    time.sleep(1.2)
+    start = time.monotonic()
+    with contextlib.suppress(HostLost):
+        state["lock"].acquire(20)
+    return time.monotonic() - start
 
 
 def meet(cluster: Cluster, count: int) -> list[NurseryPeer]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openshelf.errors import HostLost, OpenshelfError, UnknownName
-from tests.processes import Died, State, stop_process
+from tests.processes import PATIENCE, Died, State, stop_process
 from tests.space.hosts import losing
 from tests.space.hosts.harness import worker
 from tests.space.hosts.harness.cluster import Cluster
@@ -39,6 +39,17 @@ def test_explicit_calls_on_a_lost_host_raise_in_time_and_name_host_and_range(two
             assert found is not None
             assert address <= found[0] < address + 8 * losing.WORDS
             assert f"{found[0]:#x}" in text
+
+
+def test_a_connection_that_breaks_meanwhile_does_not_double_the_wait(two: Cluster) -> None:
+    """What was sent just before lets the kernel give the connection up, in the middle of the call's own wait."""
+    home, other = losing.meet(two, 2)
+    home.call(losing.put, "a", 7)
+    home.call(losing.prepare)
+    other.call(losing.prepare)
+    other.call(losing.find, "a")
+    two[0].cut()
+    assert other.call(losing.let_go_then_lock) < losing.NOTICED_SECONDS
 
 
 def test_touch_of_a_lost_hosts_bytes_ends_the_process_with_its_reason(two: Cluster) -> None:
@@ -75,6 +86,26 @@ def test_copies_of_a_host_whose_keeper_is_stopped_are_not_read_when_their_lease_
         assert death.value.code == -signal.SIGBUS
         check_last_words(other.text(), [hosts[0].address])
         assert home.call(losing.values) == [8]
+
+
+def test_a_keeper_that_hardly_runs_notices_a_loss_all_the_same(two: Cluster) -> None:
+    """Each pause was a reason to wait for 1.5 s more: on a busy machine a touch of a killed host then hung."""
+    home, other = losing.meet(two, 2)
+    home.call(losing.put, "a", 7)
+    other.call(losing.hold, "a")
+    (keeper,) = two[1].keepers()
+    two[0].kill(silent=True)
+    other.start(losing.values)
+    deadline = time.monotonic() + 20 * PATIENCE
+    while not other.pipe.poll(0.6):
+        assert time.monotonic() < deadline, "the loss is not noticed"
+        stop_process(keeper)
+        time.sleep(0.55)
+        os.kill(keeper, signal.SIGCONT)
+    with pytest.raises(Died) as death:
+        other.finish()
+    assert death.value.code == -signal.SIGBUS
+    check_last_words(other.text(), [two[0].address])
 
 
 def test_copy_of_a_lost_hosts_bytes_is_gone_with_it(two: Cluster) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from openshelf import Space
+from tests.processes import fork_server
 from tests.space.tiers import kill_worker
 from tests.space.tiers.conftest import FORCED, with_faults
 from tests.space.tiers.kill_worker import ARRAYS, ROUND, UNITS, WORKERS, check_array, check_counters
@@ -29,8 +29,7 @@ class Harness:
 
     def __init__(self, home: Path, disk: Path, seed: int) -> None:
         self.home, self.random, self.told = home, random.Random(seed), disk / "told"
-        self.context: Any = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["openshelf", "tests.space.tiers.kill_worker"])
+        self.context = fork_server()
         self.space = make(disk, "kill")
         for name in ("begun", "acked"):
             self.space.zeros(name, (WORKERS, ARRAYS + 1), "int64")
@@ -142,8 +141,7 @@ def _touch(home: str, place: int) -> None:
 def test_touches_that_wait_go_on_with_the_next_keeper(shelf: Space, home: Path) -> None:
     """The keeper is stopped when they come, and killed without having answered."""
     array = demoted(shelf.put("a", words(1, 1, 8 * MIB)))
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["openshelf"])
+    context = fork_server()
     for round_ in range(3):
         pid = keeper(shelf)
         touching = [context.Process(target=_touch, args=(str(home), place)) for place in range(0, 1 << 20, 1 << 18)]
@@ -162,8 +160,7 @@ def test_touches_that_wait_go_on_with_the_next_keeper(shelf: Space, home: Path) 
 @with_faults
 def test_touch_goes_on_though_the_first_to_touch_was_killed(shelf: Space, home: Path) -> None:
     array = shelf.put("a", words(1, 1, 8 * MIB))
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["openshelf"])
+    context = fork_server()
     for round_ in range(10):
         demoted(array)
         first, second = (context.Process(target=_touch, args=(str(home), 5)) for _ in range(2))

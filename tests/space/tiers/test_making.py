@@ -160,6 +160,12 @@ def test_unknown_choice_of_faults_is_refused(home: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("OPENSHELF_FAULTS", "perhaps")
     with pytest.raises(BadInput, match=r"'on', 'off', '6\.1' or '6\.4'"):
         make(tmp_path)
+    with pytest.raises(UnknownName):
+        Space.open("shelf")  # nothing was made
     monkeypatch.setenv("OPENSHELF_FAULTS", "off")
-    Space.open("shelf").close()
+    make(tmp_path).close()
+    monkeypatch.setenv("OPENSHELF_FAULTS", "perhaps")
+    with pytest.raises(BadInput, match="'on', 'off'"):
+        Space.open("shelf")
+    monkeypatch.setenv("OPENSHELF_FAULTS", "off")
     Space.remove("shelf")

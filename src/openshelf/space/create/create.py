@@ -9,11 +9,13 @@ from pathlib import Path
 from openshelf import _core, _files
 from openshelf._sizes import format_size, parse_size, whole
 from openshelf.errors import AddressOccupied, BadInput, Mismatch, NameTaken
+from openshelf.space import faults
 from openshelf.space.create import registry
 from openshelf.space.create.backing import SMALL_PAGE, backing_path, new_backing, page_size_of
 from openshelf.space.create.flash import Flash, durable_at, parse_flash
 from openshelf.space.create.shard import Shard
 
+_MEMORY = ("tmpfs", "hugetlbfs", "devtmpfs", "unknown")
 _GRAIN = 64 << 10  # room is made of these, or of larger pages
 
 
@@ -28,6 +30,18 @@ def check_base(root: Path, base: int, span: int, besides: str = "") -> int:
         if base < end and base + span > start:
             raise AddressOccupied(f"base {base:#x}: another space of yours has {start:#x} to {end:#x}; give another")
     return base
+
+
+def _check_faults(place: Path, is_root: bool) -> None:
+    """BadInput where the kernel tells nobody of touches: of files that are not memory."""
+    kind = _files.mount_of(place)[0]
+    if faults.wanted() and kind not in _MEMORY:
+        where = f"OPENSHELF_DIR={place}" if is_root else f"backing={place}"
+        raise BadInput(
+            f"{where} is on {kind}: a space over several hosts or with a flash tier has to notice touches of its "
+            "memory, and Linux tells of them on tmpfs and hugetlbfs only. Give a directory there, such as one in "
+            f"/dev/shm, or do without such touches ({faults.VARIABLE}=off)"
+        )
 
 
 def make(
@@ -48,6 +62,8 @@ def make(
     page_size = SMALL_PAGE if data is None else page_size_of(data)
     if base is not None and data is not None and whole(base, "base") % page_size:
         raise BadInput(f"base {base:#x} does not begin a page of {data}, whose pages have {format_size(page_size)}")
+    if (shard or flash) and not device:
+        _check_faults(root if data is None else data.parent, data is None)
     registry.check_room(root, (size if data is None else 0) + (4 << 20))
     size = flash.nbytes if flash else size
     if flash and flash.durable and durable_at(flash.paths[0]):

@@ -25,7 +25,6 @@ import yaml
 from openshelf import _files
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
-from openshelf.fabric import local_path
 from openshelf.space.hosts.urls import host_port, own_host
 
 ENVIRONMENT = "OPENSHELF_HOSTS"
@@ -76,7 +75,11 @@ def _hash(text: str) -> int:
 def default_path() -> Path:
     """The file that is read if none is given."""
     chosen = os.environ.get(ENVIRONMENT)
-    return Path(chosen) if chosen else local_path().with_name("hosts.yaml")
+    if chosen:
+        return Path(chosen)
+    from openshelf.fabric import local_path  # here: most processes need nothing else of it, and it is large
+
+    return local_path().with_name("hosts.yaml")
 
 
 def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:

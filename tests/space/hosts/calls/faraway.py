@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,31 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come to be"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What is done ends in so long, not counting by how much a thread beside it wakes up late on a busy machine."""
+    nap, late, over = 0.02, 0.0, threading.Event()
+
+    def sleep() -> None:
+        nonlocal late
+        asleep = time.monotonic()
+        while not over.wait(nap):
+            now = time.monotonic()
+            late += max(0.0, now - asleep - nap)
+            asleep = now
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    start = time.monotonic()
+    try:
+        yield
+        took = time.monotonic() - start
+    finally:
+        over.set()
+        sleeper.join()
+    assert took - late < seconds, f"it took {took:.1f} s; the machine was late by {late:.1f} s"
 
 
 def free(server: Peer) -> int:

@@ -19,7 +19,7 @@ from openshelf import _core
 from openshelf.errors import HostLost, OpenshelfError
 from tests.processes import Peer, stop_process
 from tests.space.hosts.calls import faraway
-from tests.space.hosts.calls.faraway import LOCK, Place, bytes_of, call_on, free, make, put, sound, until
+from tests.space.hosts.calls.faraway import LOCK, Place, bytes_of, call_on, free, make, put, sound, until, within
 from tests.space.shelf import pattern
 
 LIMIT = 3.0  # seconds in which a host that is gone is noticed
@@ -66,9 +66,8 @@ def killed_in(server: Peer, call: Callable[[], Any]) -> HostLost:
 
 def test_killed_host_is_noticed_by_whoever_waits(server: Peer, place: Place, remote: _core.Remote) -> None:
     pin = make(remote, "word", 64)
-    start = time.monotonic()
-    error = killed_in(server, lambda: _core.wait_word(pin, 0, 0, -1.0))
-    assert time.monotonic() - start < 0.3 + LIMIT
+    with within(0.3 + LIMIT):
+        error = killed_in(server, lambda: _core.wait_word(pin, 0, 0, -1.0))
     assert error.host == place[0]
     assert error.range == (pin.address, 64)
     assert place[0] in str(error)
@@ -81,10 +80,8 @@ def test_killed_host_is_noticed_by_whoever_waits(server: Peer, place: Place, rem
         remote.stats,
     ]
     for call in calls:
-        start = time.monotonic()
-        with pytest.raises(HostLost):
+        with within(LIMIT), pytest.raises(HostLost):
             call()
-        assert time.monotonic() - start < LIMIT
     with pytest.raises(HostLost) as lost:
         remote.get_bytes([pin.address], np.zeros(64, np.uint8), 64).wait()
     assert lost.value.range == (pin.address, 64)
@@ -106,13 +103,12 @@ def test_stopped_host_is_noticed_and_found_again(server: Peer, remote: _core.Rem
     thread.start()
     time.sleep(0.3)
     stop_process(server.pid)
-    start = time.monotonic()
     try:
-        with pytest.raises(HostLost, match="silent"):
-            remote.get_bytes([pin.address], np.zeros(1 << 20, np.uint8), 1 << 20).wait()
-        thread.join(LIMIT)
+        with within(LIMIT + 0.5):
+            with pytest.raises(HostLost, match="silent"):
+                remote.get_bytes([pin.address], np.zeros(1 << 20, np.uint8), 1 << 20).wait()
+            thread.join(10 * LIMIT)
         assert isinstance(waiting[0], HostLost)
-        assert time.monotonic() - start < LIMIT + 0.5
     finally:
         os.kill(server.pid, signal.SIGCONT)
     until(lambda: remote.contains("word"))
@@ -185,25 +181,24 @@ def test_cut_link_is_noticed_by_every_blocked_call(place: Place) -> None:
         lambda: remote.find("it"),
         lambda: put(remote, "other", np.zeros(20 << 20, np.uint8)),
     ]
-    took: list[float] = []
+    ended: list[Callable[[], Any]] = []
 
     def call(function: Callable[[], Any]) -> None:
-        start = time.monotonic()
         with pytest.raises(HostLost):
             function()
-        took.append(time.monotonic() - start)
+        ended.append(function)
 
     threads = [threading.Thread(target=call, args=(function,)) for function in calls]
     threads[0].start()
     threads[1].start()
     time.sleep(0.3)
     relay.freeze()
-    for thread in threads[2:]:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(took) == len(calls)
-    assert max(took) < LIMIT + 0.5
+    with within(LIMIT + 0.5):
+        for thread in threads[2:]:
+            thread.start()
+        for thread in threads:
+            thread.join(10 * LIMIT)
+    assert len(ended) == len(calls)
     relay.cut()
 
 
@@ -245,10 +240,8 @@ def test_connection_that_breaks_is_made_again(server: Peer, place: Place, remote
 
 def test_nobody_at_the_port_is_a_lost_host(place: Place, server: Peer) -> None:
     server.call(faraway.stop)
-    start = time.monotonic()
-    with pytest.raises(HostLost) as caught:
+    with within(LIMIT), pytest.raises(HostLost) as caught:
         call_on(place).find("it")
-    assert time.monotonic() - start < LIMIT
     assert caught.value.host == place[0]
 
 

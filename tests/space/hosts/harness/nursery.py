@@ -61,7 +61,7 @@ def _live(address: str, environment: dict[str, str], errors: str) -> None:
     os.close(handle)
     os.environ.update(environment)
     with Client(address, "AF_UNIX") as pipe:
-        serve(pipe, environment["OPENSHELF_DIR"])
+        serve(pipe, {**os.environ})
 
 
 def _reap(pid: int) -> int | None:
