@@ -3,8 +3,9 @@
 Bags of 16 rows on one core, from a space, against F.embedding_bag (of int8, embedding_bag_byte) and FBGEMM's TBE on
 memory of their own. Ids are drawn as at Meta, by Zipf's law, and evenly. An id's value is the worst of its cases.
 Beside it: whole rows (consistent=True), alone and while another process updates; and how many random lines this
-machine reads. 10 M rows where a third of the free memory holds the table and a private copy, otherwise fewer.
-bench/tables_peers.py has two processes, and other stores.
+machine reads. 10 M rows where three quarters of the free memory hold the table and a private copy, otherwise fewer.
+--case measures some cases only: all of them with 10 M rows take some minutes. bench/tables_peers.py has two processes,
+and other stores.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def row_bytes(dtype: str, dim: int) -> int:
 def rows_that_fit(dtype: str, dim: int, most: int) -> int:
     free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     copies = 3 if dtype == "int8" else 2  # FBGEMM lays rows of int8 out in its own way
-    return min(most, int(free.split()[1]) * 1024 // 3 // (copies * row_bytes(dtype, dim)))
+    return min(most, int(free.split()[1]) * 768 // (copies * row_bytes(dtype, dim)))
 
 
 @contextlib.contextmanager
@@ -129,10 +130,10 @@ def same(work: Callable[[torch.Tensor], torch.Tensor], peer: Callable[[torch.Ten
     torch.testing.assert_close(work(ids), peer(ids).float(), rtol=1e-2, atol=3e-2)
 
 
-def against_peers(report: Report, most: int, pairs: int) -> None:
+def against_peers(report: Report, most: int, pairs: int, cases: list[tuple[str, int]]) -> None:
     found: dict[str, list[Row]] = {name: [] for name in BARS}
     kept: dict[tuple[str, int], Batches] = {}
-    for dtype, dim in track(CASES, "tables"):
+    for dtype, dim in track(cases, "tables"):
         rows = rows_that_fit(dtype, dim, most)
         with table_of(rows, dim, dtype) as (space, table):
             private = copy_of(table)
@@ -162,8 +163,8 @@ def against_peers(report: Report, most: int, pairs: int) -> None:
                 report.add(on_huge_pages(table, kept["meta", rows], pairs))
             del private, fbgemm, peers
             gc.collect()
-    for name, cases in found.items():
-        _add_worst(report, name, cases)
+    for name, rows_of_name in found.items():
+        _add_worst(report, name, rows_of_name)
 
 
 def whole_rows(table: Table, batches: Batches, case: str, pairs: int) -> Row:
@@ -208,25 +209,26 @@ def _add_worst(report: Report, name: str, cases: list[Row]) -> None:
         report.add(replace(row, id=f"{name}.{row.case.replace(', ', '_').replace(' ', '')}"))
 
 
-def limit(report: Report, rows: int) -> None:
+def limit(report: Report, rows: int, dtype: str, dim: int) -> None:
     """Random lines of the same memory, as many at a time as the processor takes."""
-    with table_of(rows, 128, "float32") as (space, table):
-        address = table._core.parts()[0][1]
-        loads = 200_000
-        seconds = min(_core.random_loads(address, rows * 512, loads, seed) for seed in range(5)) / loads
+    with table_of(rows, dim, dtype) as (space, table):
+        address, size, loads = table._core.parts()[0][1], rows * row_bytes(dtype, dim), 200_000
+        seconds = min(_core.random_loads(address, size, loads, seed) for seed in range(5)) / loads
         huge = space.describe()["huge_bytes"]
-        note = f"{64 / seconds / 1e9:.1f} GB/s of lines, {huge / (rows * 512):.0%} of the table in huge pages"
+        note = f"{64 / seconds / 1e9:.1f} GB/s of lines, {huge / size:.0%} of the table in huge pages"
         case = "random loads of 8 bytes, each a line"
         report.add(Row("tables.random_read", case, 1 / seconds / 1e6, "M/s", "", None, None, note=note))
 
 
 def main() -> None:
-    args = arguments(__doc__ or "")
-    most, pairs = (500_000, 12) if args.quick else (10_000_000, 25)
+    named = {f"{dtype}/{dim}": (dtype, dim) for dtype, dim in CASES}
+    args = arguments(__doc__ or "", cases=list(named))
+    cases = [named[name] for name in args.case or named]
+    most, pairs = (2_000_000, 12) if args.quick else (10_000_000, 25)
     report = Report(f"Tables: {most:,} rows, {BAGS:,} bags of {LENGTH}, one core")
     on_one_core()
-    limit(report, rows_that_fit("float32", 128, most))
-    against_peers(report, most, pairs)
+    limit(report, rows_that_fit(*cases[0], most), *cases[0])
+    against_peers(report, most, pairs, cases)
     report.finish(args.json)
 
 

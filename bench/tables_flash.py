@@ -1,13 +1,15 @@
 """Tables on flash: four times as many bytes of rows as memory, looked up at random by one process.
 
 Half of the memory is the space's dram, half are hot rows (Table.keep_hot). `tables.flash` is rows a second, of what the
-disk allows: sectors that it reads at random a second (O_DIRECT, 4 KiB, the best of three depths, on the table's own
-file in the same run), over the share of rows that were read from flash. RocksDB has as much memory, as its block cache,
+disk allows: sectors that it reads at random a second (O_DIRECT, 4 KiB, the best of three depths, in the same run, of a
+file beside the table's that has as many bytes, all written: of the table's own a part never was, and the disk is not
+asked for it), over the share of rows that were read from flash. RocksDB has as much memory, as its block cache,
 and reads directly, too. An id's value is the worst of its cases.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +73,16 @@ def from_flash(table: Table, batches: list[Any], seconds: float) -> tuple[float,
     return speed, (read[-1] - read[first]) / ((len(read) - 1 - first) * ASKED)
 
 
+def written(path: Path, nbytes: int) -> Path:
+    """A file of this size, every byte of it on the disk."""
+    chance = np.random.default_rng(0)
+    with path.open("wb") as file:
+        for _ in range(nbytes // MIB):
+            file.write(chance.bytes(MIB))
+        os.fsync(file.fileno())
+    return path
+
+
 def of_disk(report: Report, path: Path, seconds: float) -> float:
     rates = {depth: sectors_a_second(path, depth, seconds) for depth in (32, 64, 128)}
     best = max(rates, key=rates.__getitem__)
@@ -86,10 +98,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, cold_table(Path(folder), memory) as table:
         home = Path(folder)
         batches = {kind: list(draw(table.rows, FRESH * ASKED, 1).reshape(-1, ASKED)) for kind, draw in KINDS.items()}
+        beside = written(home / "written", 4 * memory)
         found: list[Row] = []
         speeds: dict[str, float] = {}
         for kind, ids in batches.items():
-            disk = of_disk(report, home / "flash", seconds / 4)
+            disk = of_disk(report, beside, seconds / 4)
             speeds[kind], share = from_flash(table, ids, seconds)
             value = speeds[kind] / (disk / share)
             note = f"{speeds[kind] / 1e3:.0f} k rows/s, {share:.0%} from flash"

@@ -23,11 +23,12 @@ def bags_of(rows: Any, dim: int) -> Callable[[Any, Any], Any] | None:
 def _floats(rows: Any, common: Any, types: Any) -> Callable[[Any, Any], Any]:
     ops = importlib.import_module(f"{_PACKAGE}training")
     module = ops.SplitTableBatchedEmbeddingBagsCodegen(
-        [(*rows.shape, common.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)],
+        [(1, rows.shape[1], common.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)],  # and no second copy of all rows
         weights_precision=types.SparseType.FP16 if "16" in str(rows.dtype) else types.SparseType.FP32,
         optimizer=types.EmbOptimType.EXACT_SGD,
     )
     module.weights_host = type(module.weights_host)(rows.view(-1))
+    module.hash_size_cumsum[-1] = module.rows_per_table[0] = len(rows)
     call: Callable[[Any, Any], Any] = module
     return call
 

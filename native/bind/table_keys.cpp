@@ -46,8 +46,9 @@ void bind_table_keys(nb::module_& m) {
         .def("update", update, "keys"_a, "gradients"_a, "stride"_a, "count"_a, "offsets"_a, "bags"_a, "mean"_a, "weights"_a, "winners"_a, "settings"_a, "any_number"_a, "threads"_a)
         .def("write", [](Keys& keys, const GivenIds& ids, u64 rows, bool raw, u64 states) {
                  nb::gil_scoped_release release;
-                 keys.write(ids_of(ids), at_address<const char>(rows), raw, at_address<const char>(states));
+                 return keys.write(ids_of(ids), at_address<const char>(rows), raw, at_address<const char>(states));
              }, "keys"_a, "rows"_a, "raw"_a, "states"_a)
+        .def("settle", [](Keys& keys, const GivenIds& ids, u64 rows) { nb::gil_scoped_release release; keys.settle(ids_of(ids), at_address<const std::int64_t>(rows)); }, "keys"_a, "rows"_a)
         .def("list", list)
         .def("stats", stats);
 }

@@ -52,10 +52,23 @@ struct Cold {
     std::atomic<u64> reads{0}, hits{0};          // rows from flash, and from hot ones, in this process
 };
 
+// What a call needs to read from flash. It is kept when the call is over, for the next one of any table.
+struct ColdRoom {
+    Reads reads;
+    std::vector<char> copies;
+};
+std::unique_ptr<ColdRoom> take_cold_room();
+void keep_cold_room(std::unique_ptr<ColdRoom> room);
+
 // One thread's, for one call.
 class ColdRows {
 public:
     ColdRows(std::shared_ptr<Cold> cold, u64 row_bytes) : cold_(std::move(cold)), row_bytes_(row_bytes) {}
+    ~ColdRows() { keep_cold_room(std::move(room_)); }
+    ColdRows(const ColdRows&) = delete;
+    ColdRows& operator=(const ColdRows&) = delete;
+
+    u64 most() const;                            // ids at a time: many, as the disk idles at the end of each time
     void fetch(const char** rows, u64 count);    // addresses of rows on flash become those of copies, until the next call
 
 private:
@@ -64,15 +77,15 @@ private:
         u64 word;
         u32 index;
     };
-    char* room(std::vector<char>& memory, u64 bytes);
-    void read(const char** rows);
+    void order();
+    void came(const char** rows, u64 number, const char* bytes);
 
     std::shared_ptr<Cold> cold_;
     const u64 row_bytes_;
     std::vector<Wanted> wanted_;
     std::vector<Reads::One> orders_;
-    std::vector<char> copies_, sectors_;
-    Reads reads_;
+    std::vector<u32> first_;                     // of the wanted rows, of each order
+    std::unique_ptr<ColdRoom> room_;
 };
 
 }  // namespace osf::tables

@@ -90,7 +90,7 @@ std::int64_t Keys::find(std::int64_t key, u64 hash) const {
 void Keys::use(u64 row, u32 stamp) {
     KeyBucket::Use& use = buckets_[row / KEYS_A_BUCKET].uses[row % KEYS_A_BUCKET];  // lost counts do no harm
     const u32 worth_now = worth(use, stamp);
-    store(use.count, std::min<u32>(worth_now + 1, 1u << 20), std::memory_order_relaxed);
+    store(use.count, std::min<u32>(worth_now + 1, WANTED), std::memory_order_relaxed);
     store(use.stamp, stamp, std::memory_order_relaxed);
 }
 
@@ -167,14 +167,14 @@ void Keys::age() {
     for (u64 at = 0; at < SKETCH_LINES * head_->sketch; at++) store(sketch_[at], u8(load(sketch_[at], std::memory_order_relaxed) / 2), std::memory_order_relaxed);
 }
 
-void Keys::give_row(std::int64_t key, u64 hash, u32 count) {
+void Keys::give_row(std::int64_t key, u64 hash, u32 count, u64 there) {
     Lock& lock = locks_[hash % KEY_LOCKS];       // what a dead owner left is whole: see above
     lock_take(lock, table->space->members);
     struct Drop {
         Lock& lock;
         ~Drop() { lock_drop(lock); }
     } drop{lock};
-    if (find(key, hash) < 0 && !place(key, hash, count)) std::atomic_ref<u64>(head_->refused).fetch_add(1, std::memory_order_relaxed);
+    if (find(key, hash) < 0 && !place(key, hash, count, there)) std::atomic_ref<u64>(head_->refused).fetch_add(1, std::memory_order_relaxed);
 }
 
 void Keys::admit(const Ids& keys, std::int64_t* rows, bool all) {
@@ -187,7 +187,7 @@ void Keys::admit(const Ids& keys, std::int64_t* rows, bool all) {
         }
         const std::int64_t key = std::int64_t(keys[at]);
         const u64 hash = mix(key);
-        const u32 count = all ? 1u << 20 : seen(hash, true);
+        const u32 count = all ? WANTED : seen(hash, true);
         if (count >= head_->admit_after) give_row(key, hash, count);
         if (const std::int64_t row = find(key, hash); row >= 0) rows[at] = row;
     }
@@ -215,15 +215,30 @@ void Keys::update(const Update& of_keys, u32 threads) {
     update_rows(update, threads, only_own(of_keys.ids, rows.data()));
 }
 
-void Keys::write(const Ids& keys, const char* given, bool raw, const char* states) {
+u64 Keys::write(const Ids& keys, const char* given, bool raw, const char* states) {
     table->need_write();
     std::vector<std::int64_t> rows(keys.count);
     admit(keys, rows.data(), true);
-    write_rows(table, {rows.data(), true, rows.size()}, given, raw, states, only_own(keys, rows.data()));
+    u64 written = 0;
+    Guard guard = only_own(keys, rows.data());
+    guard.done = [&](u64) { written++; };
+    write_rows(table, {rows.data(), true, rows.size()}, given, raw, states, guard);
+    return written;
 }
 
-// With the key's lock. An empty place, or that of the least wanted key, if this one is wanted more.
-bool Keys::place(std::int64_t key, u64 hash, u32 count) {
+void Keys::settle(const Ids& keys, const std::int64_t* places) {
+    table->need_write();
+    table->check_usable();
+    for (u64 at = 0; at < keys.count; at++) {
+        const std::int64_t key = std::int64_t(keys[at]);
+        if (key == NO_KEY) no_key(keys);
+        give_row(key, mix(key), WANTED, u64(places[at]));
+    }
+}
+
+// With the key's lock. This place, if it is empty and may be the key's; else an empty one, or that of the least wanted key, if this one
+// is wanted more.
+bool Keys::place(std::int64_t key, u64 hash, u32 count, u64 there) {
     const TableHead& head = table->head();
     std::vector<char> row(head.row_bytes), state(head.state_bytes);
     fill_rows(head.init, head.row_type, head.dim, row.data(), u64(key), 1);
@@ -233,9 +248,10 @@ bool Keys::place(std::int64_t key, u64 hash, u32 count) {
         for (const KeyBucket* bucket : {&first(hash), &second(hash)})
             for (u64 one = 0; one < KEYS_A_BUCKET; one++) {
                 const u64 score = load(bucket->keys[one], std::memory_order_relaxed) == NO_KEY ? 0 : 1 + worth(bucket->uses[one], stamp);
-                if (score >= least) continue;
+                const u64 number = u64(bucket - buckets_) * KEYS_A_BUCKET + one;
+                if (score >= least && (score || number != there)) continue;
                 least = score;
-                at = u64(bucket - buckets_) * KEYS_A_BUCKET + one;
+                at = number;
             }
         if (least > count) return false;
         KeyBucket& bucket = buckets_[at / KEYS_A_BUCKET];
@@ -245,8 +261,9 @@ bool Keys::place(std::int64_t key, u64 hash, u32 count) {
         Guard guard;
         guard.may = [&](u64) {
             if (load(held) != before) return false;
-            std::atomic_ref<u64>(head_->changes).fetch_add(1);
+            // A reader that still found the key sees that something has changed, if it reads any byte of what comes now.
             store(held, NO_KEY, std::memory_order_seq_cst);
+            std::atomic_ref<u64>(head_->changes).fetch_add(1);
             return true;
         };
         guard.done = [&](u64) {

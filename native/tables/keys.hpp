@@ -19,6 +19,7 @@ namespace osf::tables {
 
 constexpr std::int64_t NO_KEY = std::int64_t(1ull << 63);
 constexpr u64 KEYS_A_BUCKET = 8, KEY_LOCKS = 1024, SKETCH_LINES = 2;
+constexpr u32 WANTED = 1 << 20;                  // the most that a count of uses says
 constexpr char KEYS_MAGIC[8] = {'O', 'S', 'F', 'K', 'E', 'Y', '1', 0};
 
 struct KeysHead {
@@ -61,7 +62,10 @@ public:
     u64 changes() const { return load(head_->changes, std::memory_order_acquire); }
     // Keys that have no row are counted, and get one when they have come often enough. Gradients of those that have none are left out.
     void update(const Update& of_keys, u32 threads);
-    void write(const Ids& keys, const char* rows, bool raw, const char* states);  // every key gets a row
+    // Every key gets a row, unless all that it may have are those of keys that are wanted as much. How many of these rows were written.
+    u64 write(const Ids& keys, const char* rows, bool raw, const char* states);
+    // Gives keys the rows that they had in a table of as many rows: any other order could leave some without.
+    void settle(const Ids& keys, const std::int64_t* rows);
     void list(std::vector<std::int64_t>& keys, std::vector<std::int64_t>& rows) const;
     KeysStats stats() const;
     u64 no_row() const { return head_->rows; }
@@ -71,8 +75,8 @@ public:
 private:
     std::int64_t find(std::int64_t key, u64 hash) const;  // its row, -1
     void admit(const Ids& keys, std::int64_t* rows, bool all);  // as rows_of, and gives rows to those that may have one
-    void give_row(std::int64_t key, u64 hash, u32 count);
-    bool place(std::int64_t key, u64 hash, u32 count);
+    void give_row(std::int64_t key, u64 hash, u32 count, u64 there = ~0ull);
+    bool place(std::int64_t key, u64 hash, u32 count, u64 there);
     Guard only_own(const Ids& keys, const std::int64_t* rows) const;
     u32 worth(const KeyBucket::Use& use, u32 now) const;
     u32 seen(u64 hash, bool count);

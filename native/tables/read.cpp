@@ -11,7 +11,6 @@
 namespace osf::tables {
 
 constexpr u64 WINDOW = 256;                      // ids that become addresses at a time
-constexpr u64 COLD_WINDOW = 2048;                // where rows may be on flash: many reads at once
 
 u64 Ids::largest() const {
     return wide ? kernels().largest64(static_cast<const std::int64_t*>(at), count) : kernels().largest32(static_cast<const std::int32_t*>(at), count);
@@ -66,7 +65,7 @@ public:
         // Whole rows are read where they change: a copy could be older than what writers say afterwards.
         if (auto cold = request.consistent ? nullptr : request.table->cold()) cold_.emplace(std::move(cold), shape_.bytes);
     }
-    u64 most() const { return cold_ ? COLD_WINDOW : WINDOW; }
+    u64 most() const { return cold_ ? cold_->most() : WINDOW; }
 
     void move(u64 from, u64 to) {
         from_ = from;

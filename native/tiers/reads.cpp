@@ -9,23 +9,50 @@
 
 namespace osf::tiers {
 
-static void read_now(Reads::One& one) { one.done = one.file->read(one.to, one.bytes, one.at) == ssize_t(one.bytes); }
+Reads::Reads() : maker_(getpid()) {}
 
+// Waits for what is under way, so the memory goes after it.
 Reads::~Reads() {
-    if (queue_) syscall(SYS_io_destroy, queue_);
+    if (queue_ && mine()) syscall(SYS_io_destroy, queue_);
 }
 
-void Reads::run(std::span<One> reads) {
-    if (reads.size() > 1 && !tried_) {
-        tried_ = true;
-        if (syscall(SYS_io_setup, DEPTH, &queue_) < 0) queue_ = 0;
+// What the machine allows for all processes together may be used up now, and free again later: it is tried again each time.
+bool Reads::has_queue() {
+    if (!mine()) return false;
+    if (!queue_ && syscall(SYS_io_setup, DEPTH, &queue_) < 0) queue_ = 0;
+    return queue_;
+}
+
+bool Reads::mine() const { return getpid() == maker_; }
+
+void Reads::make_room(u64 bytes) {
+    if (bytes <= most_) return;
+    memory_.reset(static_cast<char*>(std::aligned_alloc(SECTOR, (DEPTH + 1) * bytes)));
+    most_ = memory_ ? bytes : 0;
+    if (!memory_) throw std::bad_alloc();
+}
+
+void Reads::run(std::span<const One> reads, const Done& done) {
+    u64 most = 0;
+    bool queueable = reads.size() > 1;
+    for (const One& one : reads) {
+        most = std::max(most, one.bytes);
+        queueable = queueable && one.file->descriptor() >= 0;
     }
-    const bool all = queue_ && std::all_of(reads.begin(), reads.end(), [](const One& one) { return one.file->descriptor() >= 0; });
-    if (all && reads.size() > 1) return queued(reads);
-    for (One& one : reads) read_now(one);
+    make_room(most);
+    if (queueable && has_queue()) queued(reads, done);
+    else one_by_one(reads, 0, done);
 }
 
-void Reads::queued(std::span<One> reads) {
+void Reads::one_by_one(std::span<const One> reads, u64 from, const Done& done) {
+    char* to = place(DEPTH);
+    for (; from < reads.size(); from++) {
+        const One& one = reads[from];
+        done(from, one.file->read(to, one.bytes, one.at) == ssize_t(one.bytes) ? to : nullptr);
+    }
+}
+
+void Reads::queued(std::span<const One> reads, const Done& done) {
     iocb orders[DEPTH];
     iocb* next[DEPTH];
     io_event events[DEPTH];
@@ -33,18 +60,19 @@ void Reads::queued(std::span<One> reads) {
     u32 free = DEPTH, under_way = 0;
     for (u32 at = 0; at < DEPTH; at++) unused[at] = at;
     bool refused = false;
+    broken_ = true;
     for (u64 at = 0; at < reads.size() || under_way;) {
         u32 count = 0;
         while (!refused && at + count < reads.size() && count < free) {
-            One& one = reads[at + count];
-            const u32 place = unused[free - 1 - count];
-            iocb& order = orders[place] = {};
+            const One& one = reads[at + count];
+            const u32 number = unused[free - 1 - count];
+            iocb& order = orders[number] = {};
             order.aio_fildes = u32(one.file->descriptor());
             order.aio_lio_opcode = IOCB_CMD_PREAD;
-            order.aio_buf = u64(one.to);
+            order.aio_buf = u64(place(number));
             order.aio_nbytes = one.bytes;
             order.aio_offset = std::int64_t(one.at);
-            order.aio_data = (at + count) << 8 | place;
+            order.aio_data = (at + count) << 8 | number;
             next[count++] = &order;
         }
         if (count) {
@@ -56,15 +84,18 @@ void Reads::queued(std::span<One> reads) {
             const long ended = syscall(SYS_io_getevents, queue_, long(std::min(under_way, 8u)), long(DEPTH), events, nullptr);
             if (ended < 0 && errno != EINTR) fail_os("waiting for reads of flash", errno);
             for (long one = 0; one < ended; one++) {
-                One& read = reads[events[one].data >> 8];
-                read.done = events[one].res == std::int64_t(read.bytes);
-                unused[free++] = u32(events[one].data & 255);
+                const u64 number = events[one].data >> 8;
+                const u32 from = u32(events[one].data & 255);
+                done(number, events[one].res == std::int64_t(reads[number].bytes) ? place(from) : nullptr);
+                unused[free++] = from;
                 under_way--;
             }
         } else if (refused) {
-            for (; at < reads.size(); at++) read_now(reads[at]);
+            one_by_one(reads, at, done);
+            break;
         }
     }
+    broken_ = false;
 }
 
 }  // namespace osf::tiers

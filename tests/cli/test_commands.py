@@ -40,6 +40,23 @@ def test_ls_shows_spaces_and_who_has_them_open(home: Path) -> None:
     assert answer("ls")[0]["members"] == 0
 
 
+def test_ls_of_a_space_lists_all_its_arrays(home: Path) -> None:
+    assert "no space 'demo'" in openshelf("ls", "demo").stderr
+    with Space.create("demo", dram="16MiB") as space:
+        assert openshelf("ls", "demo").stdout == "no arrays\n"
+        for number in range(25):
+            space.put(f"model/layer.{number:02}", np.zeros((4, number + 1), "float32"))
+        shown = openshelf("ls", "demo").stdout
+        assert all(f"model/layer.{number:02} " in shown for number in range(25))
+        assert [row["nbytes"] for row in answer("ls", "demo")] == [16 * (number + 1) for number in range(25)]
+
+
+def test_without_a_command_there_is_help() -> None:
+    done = openshelf()
+    assert done.returncode == 2
+    assert "list the spaces of this user" in done.stderr
+
+
 def test_ls_shows_a_damaged_space_with_the_reason(home: Path) -> None:
     Space.create("demo", dram="16MiB").close()
     (home / "demo" / "control").write_bytes(b"nonsense")
@@ -162,6 +179,14 @@ def test_tour_shows_that_nothing_broke(home: Path) -> None:
     assert tiers["durable"]["equal"]
     assert tiers["durable"]["later_gone"]
     assert not Path(tiers["directory"]).exists()
+    rows = chapters["tables"]
+    assert rows["rows_whole"]
+    assert rows["changes_seen"] > 0
+    assert rows["interrupted"] <= 1
+    day = rows["dynamic"]
+    assert day["admitted"] - day["evicted"] == day["keys"] <= day["room"]
+    assert day["evicted"] > 0
+    assert day["served"] > 0.5
     if "skipped" not in chapters["offload"]:  # without torch
         for trial in (chapters["offload"]["inference"], chapters["offload"]["training"]):
             assert trial["equal"]

@@ -21,8 +21,9 @@ import openshelf as osf
 from openshelf.cli import main
 from openshelf.cli._serve import parse_address
 from openshelf.errors import BadInput, NotPermitted
-from openshelf.show import figures, figures_text, host_metrics
+from openshelf.show import figures, figures_text, host_metrics, troubles
 from openshelf.space import Space
+from openshelf.tables import SGD, DynamicIds
 
 SAMPLE = re.compile(r'^openshelf:[a-z_]+\{[a-z]+="(?:[^"\\]|\\.)*"(?:,[a-z]+="(?:[^"\\]|\\.)*")*\} [0-9.e+-]+$')
 RUN = "import sys; from openshelf.cli import main; sys.exit(main())"
@@ -66,6 +67,40 @@ def test_plain_spaces_and_pools_are_counted(demo: Space, home: Path, capsys: pyt
     found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found["spaces"]] == ["damaged", "demo"]
     assert found["spaces"][1]["free"] > 0
+
+
+def test_tables_are_counted(demo: Space) -> None:
+    table = osf.Table.create(demo, "users", rows=100, dim=4, optimizer=SGD(1.0))
+    table.lookup([1, 2, 3])
+    table.update([5], np.ones((1, 4)))
+    keyed = osf.Table.create(demo, "items", rows=16, dim=4, keys=DynamicIds(admit_after=1))
+    keyed.write([-7, 1 << 60], np.ones((2, 4)))
+    for one in (table, keyed, demo):
+        one.close()
+    text = figures_text(figures())
+    check_form(text)
+    for line in (
+        'table_rows{space="demo",table="users"} 100', 'table_read_rows_total{space="demo",table="users"} 3',
+        'table_updated_rows_total{space="demo",table="users"} 1',
+        'table_interrupted_total{space="demo",table="users"} 0',
+        'table_rows{space="demo",table="items"} 16', 'table_keys{space="demo",table="items"} 2',
+        'table_admitted_total{space="demo",table="items"} 2', 'table_evicted_total{space="demo",table="items"} 0',
+    ):  # fmt: skip
+        assert f"openshelf:{line}\n" in text
+    assert 'table_keys{space="demo",table="users"}' not in text
+
+
+def test_a_table_that_cannot_be_read_does_not_hide_what_can(demo: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("good", 'a "quoted"\\name'):
+        osf.Table.create(demo, name, rows=10, dim=4).close()
+    demo.close()
+    monkeypatch.setattr("openshelf.show.exposition.tables", lambda _: ["good", "gone", 'a "quoted"\\name'])
+    text = figures_text(figures())
+    check_form(text)
+    assert 'openshelf:table_rows{space="demo",table="good"} 10\n' in text
+    assert 'openshelf:table_rows{space="demo",table="a \\"quoted\\"\\\\name"} 10\n' in text
+    assert "# left out: demo, table 'gone': there is no table 'gone'" in text
+    assert 'openshelf:kv_cache_blocks{space="demo",pool="kv"} 0\n' in text
 
 
 def test_hosts_are_counted(url: str, home: Path) -> None:
@@ -150,6 +185,29 @@ def test_they_are_served_and_nothing_else_is(demo: Space) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
         idle.close()
+
+
+def test_health_says_what_is_wrong_on_this_host(demo: Space, home: Path) -> None:
+    with serving("127.0.0.1:0", "--json") as (_, port):
+        get = b"GET /health HTTP/1.1\r\n\r\n"
+        answer = asked(port, get)
+        assert answer.startswith("HTTP/1.1 200 ")
+        assert answer.endswith("\r\n\r\nok\n")
+        (home / "damaged").mkdir(mode=0o700)
+        (home / "damaged" / "control").write_bytes(b"x" * 4096)
+        answer = asked(port, get)
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "damaged: " in answer
+        assert asked(port, b"POST /health HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 405 ")
+
+
+def test_only_the_own_keeper_is_this_hosts_trouble() -> None:
+    hosts = [{"host": "a:1", "own": True, "answers": True}, {"host": "b:1", "own": False, "answers": False}]
+    assert troubles({"spaces": [], "hosts": {"openshelf://a:1/x": hosts}}) == []
+    hosts[0]["answers"] = False
+    assert troubles({"spaces": [], "hosts": {"openshelf://a:1/x": hosts}}) == [
+        "openshelf://a:1/x: the keeper of this host, a:1, does not answer"
+    ]
 
 
 def test_who_says_nothing_is_hung_up_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

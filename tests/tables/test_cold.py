@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from openshelf import Space, Table
 from openshelf.errors import BadInput
-from openshelf.tables import Uniform
+from openshelf.tables import Adagrad, Uniform
 
 DEMOTE = 4  # native Want
 ROWS = 60_000
@@ -74,6 +77,41 @@ def test_hot_rows_stay_in_memory(space: Space) -> None:
     table.keep_hot(0)
     assert np.array_equal(table.lookup(hot), expected)
     assert table.stat()["hot_reads"] == 0
+
+
+def _write_for_ever(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    with Space.open("cold") as space:
+        table = Table.open(space, "t")
+        table.keep_hot("1MiB")
+        while True:
+            ids, values = chance.integers(0, 2000, 16), chance.integers(1, 1000, 16)[:, None]
+            table.write(ids, np.repeat(values, 64, 1), states=np.repeat(values, 64, 1))
+            table.lookup(chance.integers(0, ROWS, 500))
+
+
+@pytest.mark.parametrize("turns", [14, pytest.param(250, marks=pytest.mark.soak)])
+def test_rows_on_flash_and_their_states_stay_whole_whoever_is_killed(space: Space, turns: int) -> None:
+    table = Table.create(space, "t", rows=ROWS, dim=64, optimizer=Adagrad(0.1))
+    context, chance = multiprocessing.get_context("fork"), random.Random(5)
+    everything, seen = np.arange(2000), 0
+    for turn in range(turns):
+        demote(space, table)
+        processes = [context.Process(target=_write_for_ever, args=(2 * turn + one,)) for one in range(2)]
+        for process in processes:
+            process.start()
+        time.sleep(0.03 + 0.08 * chance.random())
+        for process in processes:
+            process.kill()
+            process.join()
+        rows = table.lookup(everything, consistent=True)
+        assert (rows == rows[:, :1]).all()
+        assert np.array_equal(rows, table.states(everything))
+        demote(space, table)
+        assert np.array_equal(rows, table.lookup(everything))  # the same from flash
+        seen += int((rows[:, 0] > 0).sum())
+    assert seen > 0
+    table.update([1], np.zeros((1, 64)))  # nobody's lock is left
 
 
 def test_a_table_in_memory_has_no_flash_to_keep_rows_of() -> None:

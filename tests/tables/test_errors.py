@@ -231,7 +231,7 @@ def test_a_reader_cannot_change_a_table(home: Any) -> None:
     with Space.open("shelf", "r") as space:
         table = Table.open(space, "t")
         assert table.lookup([1]).any()
-        calls: list[Callable[[], None]] = [
+        calls: list[Callable[[], object]] = [
             lambda: table.update([1], np.ones((1, 4)), SGD(1)),
             lambda: table.write([1], np.ones((1, 4))),
             lambda: table.grow(1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,19 +149,21 @@ def test_blocks_move_while_rows_are_updated_and_no_update_is_lost(hosts: Hosts) 
     _same((one.call(at.call, "lookup", np.arange(at.ROWS)), found))
 
 
-def test_a_mover_and_a_trainer_that_are_killed_leave_a_table_in_use(hosts: Hosts) -> None:
+@pytest.mark.parametrize("turns", [12, pytest.param(250, marks=pytest.mark.soak)])
+def test_a_mover_and_a_trainer_that_are_killed_leave_a_table_in_use(hosts: Hosts, turns: int) -> None:
     cluster, one, two = hosts
     one.call(at.create, "t", "all", SGD(1.0))
     two.call(at.open_it, "t")
     begun = one.call(at.call, "lookup", np.arange(at.ROWS))
-    for turn in range(4):
+    chance = random.Random(3)
+    for turn in range(turns):
         mover, trainer = cluster[0].peer(), cluster[1].peer()
         for peer, host in ((mover, cluster[0]), (trainer, cluster[1])):
             peer.call(at.enter, host.url())
             peer.call(at.open_it, "t")
         mover.start(at.reshard_for_ever)
         trainer.start(at.add_for_ever, turn)
-        time.sleep(0.15 + 0.07 * turn)
+        time.sleep(0.05 + 0.2 * chance.random())
         mover.kill()
         trainer.kill()
         two.call(at.add_ones, 2, turn)
@@ -169,7 +172,7 @@ def test_a_mover_and_a_trainer_that_are_killed_leave_a_table_in_use(hosts: Hosts
     added = two.call(at.call, "lookup", np.arange(at.ROWS)) - begun
     assert np.abs(added - np.round(added)).max() < 1e-3
     assert np.ptp(np.round(added), axis=1).max() == 0  # whole rows
-    assert added.sum() >= 4 * 2 * 64 * at.DIM
+    assert added.sum() >= turns * 2 * 64 * at.DIM
     _same((one.call(at.call, "lookup", np.arange(at.ROWS)), two.call(at.call, "lookup", np.arange(at.ROWS))))
 
 

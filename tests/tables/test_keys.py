@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 
 from openshelf import Space, Table
-from openshelf.errors import BadInput
-from openshelf.tables import SGD, Adagrad, DynamicIds, KeyedTable, Normal, restore_table, save_table
+from openshelf.errors import BadInput, Closed, NoRoom, UnknownName
+from openshelf.tables import SGD, Adagrad, DynamicIds, KeyedTable, Normal, export_table, restore_table, save_table
 
 DIM = 16
 
@@ -93,6 +94,35 @@ def test_a_checkpoint_has_the_keys(space: Space, tmp_path: Path) -> None:
     np.testing.assert_array_equal(back.states(keys), table.states(keys))
 
 
+def test_a_full_table_says_what_it_cannot_take_and_is_restored_whole(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 2048, after=1)
+    keys = np.arange(1, 8192) * 1_000_003
+    written = table.write(keys, np.repeat(np.arange(1, 8192)[:, None], DIM, 1))
+    held = table.lookup(keys).any(axis=1)
+    assert written == held.sum() == table.stat()["keys"] == 2048
+    save_table(table, tmp_path / "saved", part_rows=500)
+    back = restore_table(space, "back", tmp_path / "saved")
+    np.testing.assert_array_equal(back.lookup(keys), table.lookup(keys))
+    assert back.stat()["keys"] == 2048
+    said = tmp_path / "saved" / "table.json"
+    for_old = json.loads(said.read_text())
+    for part in for_old["parts"]:
+        del part["places"]
+    said.write_text(json.dumps(for_old))
+    with pytest.raises(NoRoom, match=r"of the 2048 keys of the checkpoint .* find no row"):
+        restore_table(space, "old", tmp_path / "saved")
+    with pytest.raises(UnknownName):
+        Table.open(space, "old")
+
+
+def test_a_file_without_keys_is_not_written(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 64, after=1)
+    table.write([1 << 40], np.ones((1, DIM)))
+    with pytest.raises(BadInput, match=r"the table 't' has dynamic ids.*save_table"):
+        export_table(table, tmp_path / "rows.npy")
+    assert not list(tmp_path.glob("*rows.npy*"))
+
+
 def _train(home: str, seed: int) -> None:
     """Each update adds the key to its row, and one to its state's square: pairs of another key show."""
     os.environ["OPENSHELF_DIR"] = home
@@ -104,14 +134,15 @@ def _train(home: str, seed: int) -> None:
             table.write(keys, np.repeat(keys[:, None], DIM, 1), states=np.repeat(keys[:, None], DIM, 1))
 
 
-def test_keys_rows_and_states_belong_together_whoever_is_killed(space: Space, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [24, pytest.param(500, marks=pytest.mark.soak)])
+def test_keys_rows_and_states_belong_together_whoever_is_killed(space: Space, tmp_path: Path, turns: int) -> None:
     table = _table(space, 64, after=1)
     context, chance = multiprocessing.get_context("fork"), random.Random(1)
-    for turn in range(8):
+    for turn in range(turns):
         processes = [context.Process(target=_train, args=(str(tmp_path), 2 * turn + one)) for one in range(2)]
         for process in processes:
             process.start()
-        time.sleep(0.05 + 0.05 * chance.random())
+        time.sleep(0.03 + 0.05 * chance.random())
         for process in processes:
             process.kill()
             process.join()
@@ -147,3 +178,14 @@ def test_plain_sgd_has_no_states(space: Space) -> None:
     assert (table.lookup([9]) == 1).all()
     with pytest.raises(BadInput, match="have no state"):
         table.states([9])
+
+
+def test_a_closed_handle_keeps_nothing_of_the_space(space: Space, tmp_path: Path) -> None:
+    table = _table(space, 64)
+    table.close()
+    table.close()
+    for call in (table.keys, table.stat, lambda: table.lookup([1]), lambda: table.update([1], np.ones((1, DIM)))):
+        with pytest.raises(Closed):
+            call()
+    space.close()
+    assert f"{tmp_path / 'keys'}/" not in Path("/proc/self/maps").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 import time
@@ -12,7 +11,7 @@ import numpy as np
 
 from openshelf import Space, Table
 from openshelf.tables import Adagrad, Uniform
-from tests.processes import WATCHDOG, Peer
+from tests.processes import WATCHDOG, Peer, fork_server
 from tests.tables import worker
 from tests.tables.worker import DIM, ROWS
 
@@ -99,8 +98,7 @@ def known_pairs(steps: int) -> dict[float, float]:
 
 
 def test_killed_trainers_leave_each_row_with_its_state(home: Path) -> None:
-    chance, context = random.Random(1), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["openshelf", "tests.tables.worker"])
+    chance, context = random.Random(1), fork_server()
     kills, pairs = 0, {0.0: 0.0}
     with Space.create("crash", "8MiB") as space:
         table = Table.create(space, "t", rows=ROWS, dim=DIM, optimizer=Adagrad(0.5))

@@ -71,7 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         try:
-            command_line().parse_args(argv, args)
+            parser = command_line()
+            if not (sys.argv[1:] if argv is None else argv):  # a first look
+                parser.print_help(sys.stderr)
+                return 2
+            parser.parse_args(argv, args)
             return int(args.run(args))
         finally:
             sys.stdout.flush()

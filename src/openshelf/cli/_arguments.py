@@ -20,8 +20,8 @@ def add_files(parser: argparse.ArgumentParser, *names: str, **more: object) -> N
     setattr(parser.add_argument(*names, **more), _COMPLETES, FILES)  # type: ignore[arg-type]  # argparse's own
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", metavar="FILE", help="with a URL: the hosts file")
+def add_hosts(parser: argparse.ArgumentParser, help: str = "with a URL: the hosts file") -> None:
+    parser.add_argument("--hosts", metavar="FILE", help=help)
 
 
 def add_json(parser: argparse.ArgumentParser, help: str = "print JSON") -> None:

@@ -1,4 +1,4 @@
-"""A text over HTTP, for whoever asks for it on this machine: GET of one path, and nothing else.
+"""Texts over HTTP, for whoever asks for them on this machine: GET of a few paths, and nothing else.
 
 A request has a few seconds and a few KiB, then it is refused. When too many have not said what they want, the oldest of
 them is hung up on: silence keeps nobody out. No path is looked up in any file system. Where only this machine may ask,
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from openshelf.errors import BadInput, NotPermitted, OpenshelfError
 
-PATH = "/metrics"
+Page = Callable[[], tuple[bool, str]]  # whether all is well, and the text; else the status is 503
 _MOST_BYTES, _MOST_S, _MOST_AT_ONCE = 8 << 10, 5.0, 16
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,20 +38,20 @@ def parse_address(text: str, anybody: bool) -> tuple[str, int]:
     return str(address), int(port)
 
 
-def serve(host: str, port: int, text: Callable[[], str], anybody: bool, began: Callable[[str], None]) -> None:
-    """Answers until it is interrupted; `began` gets the URL."""
+def serve(host: str, port: int, pages: Mapping[str, Page], anybody: bool, began: Callable[[str], None]) -> None:
+    """Answers until it is interrupted; `began` gets the URL of the first page."""
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise NotPermitted(f"cannot listen at {host}:{port}: {error.strerror}") from None
     shown = f"[{host}]" if ":" in host else host
-    began(f"http://{shown}:{listener.getsockname()[1]}{PATH}")
-    asyncio.run(_Server(text, anybody).run(listener))
+    began(f"http://{shown}:{listener.getsockname()[1]}{next(iter(pages))}")
+    asyncio.run(_Server(pages, anybody).run(listener))
 
 
 class _Server:
-    def __init__(self, text: Callable[[], str], anybody: bool) -> None:
-        self._text, self._anybody, self._alone = text, anybody, asyncio.Lock()
+    def __init__(self, pages: Mapping[str, Page], anybody: bool) -> None:
+        self._pages, self._anybody, self._alone = pages, anybody, asyncio.Lock()
         self._silent: dict[asyncio.StreamWriter, None] = {}  # who has not asked yet, the oldest first
         self._waiting = 0  # for an answer
 
@@ -70,9 +70,9 @@ class _Server:
         self._silent[writer] = None
         try:
             async with asyncio.timeout(_MOST_S):
-                refusal = await self._refusal(reader)
+                wanted = await self._request(reader)
             self._silent.pop(writer, None)
-            answer = refusal or await self._figures()
+            answer = wanted if isinstance(wanted, bytes) else await self._asked(wanted)
             async with asyncio.timeout(_MOST_S):
                 writer.write(answer)
                 await writer.drain()
@@ -82,8 +82,8 @@ class _Server:
             self._silent.pop(writer, None)
             writer.close()
 
-    async def _refusal(self, reader: asyncio.StreamReader) -> bytes | None:
-        """Reads a request; the answer if it gets nothing else."""
+    async def _request(self, reader: asyncio.StreamReader) -> bytes | Page:
+        """Reads a request: which page it is for, or the answer if it gets none."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         except asyncio.LimitOverrunError:
@@ -95,20 +95,22 @@ class _Server:
             return _answer(HTTPStatus.BAD_REQUEST)
         if not self._anybody and not all(map(_is_here, hosts)):
             return _answer(HTTPStatus.FORBIDDEN, "ask by address, or by localhost\n")
-        if path.partition("?")[0] != PATH:
-            return _answer(HTTPStatus.NOT_FOUND, f"there is {PATH}, and nothing else\n")
+        page = self._pages.get(path.partition("?")[0])
+        if page is None:
+            return _answer(HTTPStatus.NOT_FOUND, f"there is {' and '.join(self._pages)}, and nothing else\n")
         if method != "GET":
             return _answer(HTTPStatus.METHOD_NOT_ALLOWED, more=("Allow: GET",))
-        return None
+        return page
 
-    async def _figures(self) -> bytes:
+    async def _asked(self, page: Page) -> bytes:
         """One at a time, and beside the loop: hosts that are down take a while."""
         if self._waiting >= _MOST_AT_ONCE:
             return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n")
         self._waiting += 1
         try:
             async with self._alone:
-                return _answer(HTTPStatus.OK, await asyncio.to_thread(self._text))
+                well, text = await asyncio.to_thread(page)
+            return _answer(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, text)
         except OpenshelfError as error:
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
         finally:

@@ -25,7 +25,8 @@ examples:
   openshelf twin serve --requests 1000 --rate 20 --lengths 1024,256 --model qwen3-32b --fabric dgx-h100-ib --tensor 2,4
 
 A trace is JSON lines or CSV with a time, input and output lengths; `hash_ids` (one for each 512 tokens of a prompt) say
-what prompts have in common. More: docs/serving.md."""
+what prompts have in common. A table of clients' rates (ServeGen's columns) draws arrivals; --lengths are theirs.
+More: docs/serving.md."""
 _SWEPT = ("fabric", "engine", "dtype", "tensor", "replicas", "decode_replicas", "routing", "clients")
 
 
@@ -142,21 +143,26 @@ def _values(text: str, name: str) -> list[Any]:
 
 
 def _requests(args: argparse.Namespace) -> Requests:
-    from openshelf.twin.serve import drawn, read_requests
+    from openshelf.twin.serve import drawn, drawn_of_clients, is_clients, read_requests
 
     if (args.trace is None) == (args.requests is None):
         raise BadInput("give a --trace, or a number of --requests to draw")
-    if args.trace is not None:
-        return read_requests(args.trace).faster(1.0 if args.rate is None else args.rate)
+    faster = 1.0 if args.rate is None else args.rate
+    if args.trace is not None and not is_clients(args.trace):
+        return read_requests(args.trace).faster(faster)
     try:
         longest, answer = (float(part) for part in args.lengths.split(","))
     except ValueError:
         raise BadInput(
             f"--lengths is {args.lengths!r}; expected tokens of prompts and answers, as in 1024,256"
         ) from None
+    if not (1 <= longest <= 1 << 30 and 1 <= answer <= 1 << 30):
+        raise BadInput(f"--lengths is {args.lengths!r}; expected numbers of tokens from 1 on")
+    if args.trace is not None:
+        return drawn_of_clients(args.trace, (0.8 * longest, longest), (0.8 * answer, answer)).faster(faster)
     return drawn(
         args.requests,
-        1.0 if args.rate is None else args.rate,
+        faster,
         (0.8 * longest, longest),
         (0.8 * answer, answer),
         burstiness=args.burstiness,

@@ -90,7 +90,12 @@ def print_outcomes(outcomes: Sequence[Outcome], swept: Sequence[str], notes: Seq
         table.add_row(*names, *cells, *([f"{row['goodput_per_s']:.3g}"] if slo else []))
     console().print(table)
     more = (
-        [*notes, "nothing meets the SLO: goodput is 0 everywhere"]
+        [
+            *notes,
+            "nothing meets the SLO: goodput is 0 everywhere; the least means are "
+            f"{min(each.figures['ttft_s'] for each in good):.3g} s to the first token and "
+            f"{min(each.figures['tpot_s'] for each in good):.3g} s for each one after it",
+        ]
         if slo and not any(each.figures["goodput_per_s"] for each in good)
         else list(notes)
     )

@@ -1,4 +1,4 @@
-"""openshelf ls: this user's spaces on this host."""
+"""openshelf ls: this user's spaces on this host, or the arrays of one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.table import Column, Table
 
-from openshelf.cli._arguments import add_json
+from openshelf.cli._arguments import WHICH_SPACE, add_hosts, add_json, add_space
 from openshelf.cli._screen import cell, console
-from openshelf.space import format_size, spaces
+from openshelf.cli.stat import arrays_of
+from openshelf.space import describe_space, format_size, spaces
 
 _EPILOG = """\
 "room" is what a space can hold, "memory" what its files take now; "open in" counts living processes. For a part of a
@@ -20,22 +21,27 @@ process has open stays until `openshelf rm`. No space is opened for this.
 
 examples:
   openshelf ls
+  openshelf ls demo
   openshelf ls --json | jq '.[] | select(.members == 0) | .name'"""
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "ls",
-        help="list the spaces of this user",
-        description="Lists the spaces of this user on this host, with their sizes.",
+        help="list the spaces of this user, or the arrays of one",
+        description="Lists the spaces of this user on this host, or all arrays of one space, with their sizes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_space(parser, "space", f"{WHICH_SPACE}; without it all spaces are listed", "?")
+    add_hosts(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.space is not None:
+        return _arrays(args)
     found = spaces()
     if args.json:
         print(json.dumps(found))
@@ -44,6 +50,17 @@ def run(args: argparse.Namespace) -> int:
         print("no spaces; `openshelf create NAME --dram SIZE` makes one")
         return 0
     show(found)
+    return 0
+
+
+def _arrays(args: argparse.Namespace) -> int:
+    entries = sorted(describe_space(args.space, hosts=args.hosts)["entries"], key=lambda entry: str(entry["name"]))
+    if args.json:
+        print(json.dumps(entries))
+    elif entries:
+        console().print(arrays_of(entries))
+    else:
+        print("no arrays")
     return 0
 
 

@@ -37,6 +37,17 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def arrays_of(entries: list[dict[str, Any]]) -> Table:
+    """A line for each."""
+    arrays = Table("array", "dtype", "shape", "bytes", "address")
+    for entry in entries:
+        kind = entry["dtype"] if entry["kind"] == "array" else entry["kind"]
+        arrays.add_row(
+            cell(entry["name"]), kind, str(entry["shape"]), format_size(entry["nbytes"]), f"{entry['address']:#x}"
+        )
+    return arrays
+
+
 def run(args: argparse.Namespace) -> int:
     facts = describe_space(args.name, hosts=args.hosts)
     if args.json:
@@ -65,12 +76,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(key, cell(str(value)))
     screen.print(table)
     if entries := facts["entries"]:
-        arrays = Table("array", "dtype", "shape", "bytes", "address")
-        for entry in sorted(entries, key=lambda entry: -entry["nbytes"])[: max(0, args.top)]:
-            kind = entry["dtype"] if entry["kind"] == "array" else entry["kind"]
-            arrays.add_row(
-                cell(entry["name"]), kind, str(entry["shape"]), format_size(entry["nbytes"]), f"{entry['address']:#x}"
-            )
+        arrays = arrays_of(sorted(entries, key=lambda entry: -entry["nbytes"])[: max(0, args.top)])
         screen.print(arrays)
         if len(entries) > args.top:
             screen.print(f"... and {len(entries) - args.top} more (--top, --json)")

@@ -98,9 +98,9 @@ def run_one(args: argparse.Namespace) -> int:
     if args.trace or args.csv:
         raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
     twin = _twin(args.fabric, args.access)
-    made = [_simulated(twin, size, args) for size in _sizes(args.size)]
     if args.fail:
-        return _run_failing(twin, made, args)
+        return _run_failing(twin, args)
+    made = [_simulated(twin, size, args) for size in _sizes(args.size)]
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
         return 0
@@ -110,20 +110,23 @@ def run_one(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_failing(twin: Twin, made: list[Collective], args: argparse.Namespace) -> int:
-    """Each collective again, flow by flow, while links fail."""
+def _run_failing(healthy: Twin, args: argparse.Namespace) -> int:
+    """Each collective flow by flow, with all links and while some fail; a library's law knows no links."""
+    from openshelf.twin import Twin
+
+    if args.algorithm == "library":
+        raise BadInput("--fail is of flows, and 'library' is a law without any: name an algorithm, such as ring")
+    twin = Twin(healthy.network, healthy.costs)
     changes = [change for text in args.fail for change in _failures(twin, text)]
     rows = []
-    for each in made:
+    for each in [_simulated(twin, size, args) for size in _sizes(args.size)]:
         tasks = twin.tasks()
         twin.add(
             tasks, each.kind, each.nbytes, algorithm=each.algorithm, chunks=each.chunks, ranks=_ranks(twin, args),
             dimension=args.dimension, salt=args.salt,
         )  # fmt: skip
-        run = twin.run(tasks, changes, args.detect)
-        rows.append(
-            {"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": each.seconds, "seconds": run.seconds}
-        )
+        healthy_s, run = twin.run(tasks).seconds, twin.run(tasks, changes, args.detect)
+        rows.append({"bytes": each.nbytes, "algorithm": each.algorithm, "healthy_s": healthy_s, "seconds": run.seconds})
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": rows}))
         return 0

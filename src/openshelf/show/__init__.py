@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from openshelf.show.times import format_time
 
 if TYPE_CHECKING:
-    from openshelf.show.exposition import figures, figures_text
+    from openshelf.show.exposition import figures, figures_text, troubles
     from openshelf.show.fabric import fabric_svg
-    from openshelf.show.metrics import host_metrics, kv_metrics, space_metrics, tier_metrics
+    from openshelf.show.metrics import host_metrics, kv_metrics, space_metrics, table_metrics, tier_metrics
     from openshelf.show.plan import plan_svg
     from openshelf.show.same_wires import same_wires_svg
     from openshelf.show.serving import pool_curve_svg, write_serving_trace
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from openshelf.show.twin_trace import write_run_trace
 
 _LATER = {
-    "exposition": ("figures", "figures_text"),
+    "exposition": ("figures", "figures_text", "troubles"),
     "fabric": ("fabric_svg",),
-    "metrics": ("host_metrics", "kv_metrics", "space_metrics", "tier_metrics"),
+    "metrics": ("host_metrics", "kv_metrics", "space_metrics", "table_metrics", "tier_metrics"),
     "plan": ("plan_svg",),
     "same_wires": ("same_wires_svg",),
     "serving": ("pool_curve_svg", "write_serving_trace"),
@@ -42,9 +42,11 @@ __all__ = [
     "rates",
     "same_wires_svg",
     "space_metrics",
+    "table_metrics",
     "tier_lines",
     "tier_metrics",
     "tier_view",
+    "troubles",
     "write_run_trace",
     "write_serving_trace",
     "write_trace",

@@ -44,6 +44,24 @@ _TIERS = (
     ("tier_flushes_total", "counter", "Commits of a durable space.", "commits"),
     ("tier_errors_total", "counter", "What flash refused.", "errors"),
 )
+# name, type, help, what of Table.stat() it is
+_TABLES = (
+    (
+        "table_rows",
+        "gauge",
+        "Rows of the table, on all its hosts; of dynamic ids, how many keys it has room for.",
+        "rows",
+    ),
+    ("table_bytes", "gauge", "Bytes of its rows and states on this host.", "bytes"),
+    ("table_read_rows_total", "counter", "Rows that were looked up; over hosts, for other hosts.", "read_rows"),
+    ("table_updated_rows_total", "counter", "Rows that were updated.", "updated_rows"),
+    ("table_steps_total", "counter", "Steps of its optimizer.", "steps"),
+    ("table_interrupted_total", "counter", "Writers that died in an update.", "interrupted"),
+    ("table_keys", "gauge", "Keys that have a row.", "keys"),
+    ("table_admitted_total", "counter", "Keys that got a row.", "admitted"),
+    ("table_evicted_total", "counter", "Keys of these that lost it to another.", "evicted"),
+    ("table_refused_total", "counter", "Keys that came often enough, and found none less wanted.", "refused"),
+)
 # name, type, help, what of spaces() or describe_space() it is, and what it is multiplied by
 _SPACES = (
     ("space_capacity_bytes", "gauge", "Bytes that the space has room for.", "bytes", 1),
@@ -94,6 +112,12 @@ def kv_metrics(spaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
         for tenant, facts in pool["tenants"].items():
             lines.append(_line("kv_tenant_blocks", {**labels, "tenant": tenant}, facts["blocks"]))
     return "\n".join(lines) + "\n"
+
+
+def table_metrics(spaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """The text of an exposition: what openshelf.tables.describe says of each table, by the names of spaces."""
+    found = [({"space": space, "table": table["table"]}, table) for space, its in spaces.items() for table in its]
+    return _of_each(((*row, 1) for row in _TABLES), found)
 
 
 def space_metrics(spaces: Iterable[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from openshelf.errors import BadInput, Mismatch, NotPermitted, UnknownName
+from openshelf.errors import BadInput, Mismatch, NoRoom, NotPermitted, UnknownName
 from openshelf.space import Space
 from openshelf.tables.hosts_table import HostsTable
 from openshelf.tables.initial import Normal, Uniform
@@ -37,7 +37,7 @@ def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: in
     except OSError as error:
         raise NotPermitted(f"{path} cannot be made: {error.strerror}") from None
     facts = table.stat()
-    ids = table.keys()[0] if isinstance(table, KeyedTable) else np.arange(table.rows)
+    ids, places = table.keys() if isinstance(table, KeyedTable) else 2 * (np.arange(table.rows),)
     parts: list[dict[str, Any]] = []
     for first in range(0, len(ids), part_rows):
         some = ids[first : first + part_rows]
@@ -45,7 +45,7 @@ def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: in
         if table.optimizer_state_width:
             part["states"] = table.states(some)
         if isinstance(table, KeyedTable):
-            part["keys"] = some
+            part["keys"], part["places"] = some, places[first : first + part_rows]
         parts.append({"count": len(some), **{name: _save(path, name, len(parts), one) for name, one in part.items()}})
     found = table.optimizer
     said = {
@@ -106,12 +106,19 @@ def restore_table(
         keys=dynamic, init=init,
     )  # fmt: skip
     try:
-        first = 0
+        first = written = 0
         for part in said["parts"]:
             ids = _load(path, part["keys"]) if dynamic else np.arange(first, first + part["count"])
             states = _load(path, part["states"]) if "states" in part else None
-            table.write(ids, _load(path, part["rows"]), states=states, raw=True)
+            if isinstance(table, KeyedTable) and "places" in part:
+                table.settle(ids, _load(path, part["places"]))
+            written += table.write(ids, _load(path, part["rows"]), states=states, raw=True)
             first += part["count"]
+        if written < first:
+            raise NoRoom(
+                f"{first - written} of the {first} keys of the checkpoint {path} find no row in a table of "
+                f"{table.rows} rows: it does not say which rows they had; save it again"
+            )
         if isinstance(table, HostsTable):
             table.set_steps(int(said["steps"]))
     except BaseException:
@@ -122,7 +129,7 @@ def restore_table(
 
 
 def _files(said: dict[str, Any]) -> list[dict[str, Any]]:
-    return [part[name] for part in said["parts"] for name in ("rows", "states", "keys") if name in part]
+    return [part[name] for part in said["parts"] for name in ("rows", "states", "keys", "places") if name in part]
 
 
 def _list_of(path: Path) -> dict[str, Any]:

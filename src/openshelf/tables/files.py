@@ -22,6 +22,7 @@ from openshelf._dtypes import torch_module
 from openshelf.errors import BadInput, Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import Space
 from openshelf.tables.initial import init_of
+from openshelf.tables.keyed_table import KeyedTable
 from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table
 
@@ -41,9 +42,14 @@ class _Rows(NamedTuple):
 
 
 def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weight", states: bool = True) -> None:
-    """Writes all rows to a file; it appears when it is whole. The ending says the format."""
+    """Writes all rows to a file; it appears when it is whole. The ending says the format. Not of dynamic ids."""
     path = Path(path)
     write = _WRITERS.get(path.suffix)
+    if isinstance(table, KeyedTable):
+        raise BadInput(
+            f"the table {table.name!r} has dynamic ids, and a file of rows does not say whose they are: "
+            f"save_table(table, directory) writes keys and rows"
+        )
     if write is None:
         raise BadInput(f"{path}: expected a name that ends with {', '.join(_WRITERS)}")
     if not os.path.isdir(path.parent):

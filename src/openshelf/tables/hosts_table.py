@@ -124,10 +124,11 @@ class HostsTable(Table):
         )  # fmt: skip
         over.change(change, threads)
 
-    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> None:
+    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> int:
         over = self._hosts
         over.check(ids)
         over.change(over.native.write(ids, rows, raw, states), 1)
+        return int(ids[2])
 
     def grow(self, more: int) -> None:
         """Adds rows, while others use the table. New blocks go to the hosts that have the fewest."""

@@ -21,7 +21,7 @@ def tables(space: Space) -> list[str]:
 
 
 def describe(space: Space, name: str) -> dict[str, Any]:
-    """As Table.stat()."""
+    """As Table.stat(), but for what one process has read from where."""
     over = open_over_hosts(space, name, True)
     if over is not None:
         return over.stat()
@@ -29,4 +29,5 @@ def describe(space: Space, name: str) -> dict[str, Any]:
     if native is None:
         there = ", ".join(map(repr, tables(space))) or "none"
         raise UnknownName(f"there is no table {name!r} in the space {space.name!r}; there is: {there}")
-    return facts_of(native, name)
+    keys = _core.TableKeys.open(native)
+    return facts_of(native, name) | ({} if keys is None else {"rows": keys.stats()["room"], **keys.stats()})

@@ -11,7 +11,7 @@ import numpy as np
 
 from openshelf import _core
 from openshelf._sizes import whole
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, Mismatch
 from openshelf.space import Space
 from openshelf.tables.arguments import GivenIds, numbers_of, room_for
 from openshelf.tables.initial import GivenInit
@@ -63,6 +63,7 @@ class KeyedTable(Table):
 
     def keys(self) -> tuple[Any, Any]:
         """All keys that have a row, and the numbers of these rows: arrays of int64, no snapshot while others write."""
+        self._core.check_usable()
         found, rows = self._keys.list()
         return np.frombuffer(found, np.int64).copy(), np.frombuffer(rows, np.int64).copy()
 
@@ -97,13 +98,26 @@ class KeyedTable(Table):
             ids, gradients, self.dim, count, offsets, bags, mean, weights, winners, settings, any_number, threads
         )  # fmt: skip
 
-    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> None:
+    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> int:
         self._core.check_usable()
-        self._keys.write(ids, rows, raw, states)
+        return self._keys.write(ids, rows, raw, states)
+
+    def settle(self, keys: Any, rows: Any) -> None:
+        """Gives keys the rows that keys() told of a table of as many rows. In another order some might find no room."""
+        found, places = numbers_of(keys, "keys"), np.ascontiguousarray(rows, np.int64)
+        if places.shape != (found.given[2],):
+            raise Mismatch(f"settle takes a row for each of {found.given[2]} keys, got {places.shape}")
+        self._core.check_usable()
+        self._keys.settle(found.given, _core.address_of(places))
 
     def grow(self, more: int) -> None:
         """A table with keys has as many rows as it was made with."""
         raise BadInput(f"the table {self.name!r} has dynamic ids: it is made with all its rows, and never too full")
+
+    def close(self) -> None:
+        """Forgets this handle; a second call does nothing."""
+        super().close()
+        vars(self).pop("_keys", None)  # it would keep the space mapped
 
     def stat(self) -> dict[str, Any]:
         """As Table.stat, with `keys` that have a row, and how many were `admitted`, `evicted` and `refused` so far."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from openshelf.errors import BadInput, NoRoom
-from openshelf.fabric import Fabric
+
+if TYPE_CHECKING:
+    from openshelf.fabric import Fabric
 
 
 @dataclass(frozen=True)

@@ -336,11 +336,12 @@ class Table(Handle):
             ids, gradients, self.dim, count, offsets, bags, mean, weights, winners, settings, any_number, threads
         )
 
-    def write(self, ids: Any, rows: Any, *, states: Any = None, raw: bool = False) -> None:
+    def write(self, ids: Any, rows: Any, *, states: Any = None, raw: bool = False) -> int:
         """Puts rows in the place of those with these ids; of an id that comes twice, the last. Each changes as a whole.
 
         Numbers are rounded to the table's dtype. `raw`: the rows as lookup(raw=True) gives them. `states`: the
-        optimizer's, as states() gives them; without, they stay.
+        optimizer's, as states() gives them; without, they stay. Returns how many rows were written: all of them, unless
+        the table has dynamic ids, and some keys got no row because all that they may have are wanted as much.
         """
         found = numbers_of(ids, "ids")
         if flag(raw, "raw"):
@@ -356,11 +357,13 @@ class Table(Handle):
             if not self.optimizer_state_width:
                 raise BadInput(f"the rows of the table {self.name!r} have no state: its optimizer needs none")
             state, kept_too = floats_of(states, "states", (*found.shape, self.optimizer_state_width))
-        self._write(found.given, address, raw, state)
+        written = self._write(found.given, address, raw, state)
         del kept, kept_too
+        return written
 
-    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> None:
+    def _write(self, ids: Any, rows: int, raw: bool, states: int) -> int:
         self._core.write(ids, rows, raw, states)
+        return int(ids[2])
 
     def grow(self, more: int) -> None:
         """Adds rows, while others use the table. They begin as `init` said; old rows stay where they are."""

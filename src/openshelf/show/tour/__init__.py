@@ -8,6 +8,7 @@ from openshelf.show.tour.kv import kv_chapter
 from openshelf.show.tour.offload import offload_chapter
 from openshelf.show.tour.orders import Failed, Line, obey
 from openshelf.show.tour.space import space_chapter
+from openshelf.show.tour.tables import tables_chapter
 from openshelf.show.tour.tiers import tiers_chapter
 from openshelf.show.tour.two_hosts import Host, TwoHosts, in_namespaces, on_loopback
 
@@ -18,6 +19,7 @@ CHAPTERS = {
     "tiers": tiers_chapter,
     "offload": offload_chapter,
     "fabric": fabric_chapter,
+    "tables": tables_chapter,
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "on_loopback",
     "serve_bare",
     "space_chapter",
+    "tables_chapter",
     "tiers_chapter",
     "time_bare",
 ]
