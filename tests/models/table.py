@@ -16,9 +16,10 @@ _HEAD = """\
 
 `python -m tests.models --md docs/models.md` writes this page. It takes the architectures from
 transformers' own tables, builds each from a tiny config with random weights, and compares what
-Openshelf computes with plain PyTorch, bit for bit (with a pooled cache, up to rounding). Inference is
+Openshelf computes with plain PyTorch, bit for bit (with a `PooledCache`, up to rounding). Inference is
 compared at three budgets: all the memory that the model needs, half of it, and the least that works.
-Training is two steps of AdamW in half of the memory.
+Training is two steps of AdamW in half of the memory. *Pool* is a `PooledCache`; of models with an
+encoder it is `encode`, which shares the encoder's work, bit for bit.
 
 - *equal*: the results are the same.
 - *refused*: Openshelf says why it cannot do it. It computes nothing then.

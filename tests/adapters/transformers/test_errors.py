@@ -23,7 +23,7 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidd
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (lambda: transformers.T5Config(), "encoder"),
+        (lambda: transformers.T5Config(), "encoder_outputs=encode"),
         (lambda: transformers.DeepseekV4Config(), "layers of the type .*, which is not known here"),
         (lambda: {"num_hidden_layers": 2}, "model.config"),
     ],

@@ -5,12 +5,14 @@ background, while the layers before it compute; the prompt's new blocks go into 
 when it is computed. A Cache never sees tokens, so it is told them; what was generated is stored by `store`.
 
 What is shared are keys and values of tokens, whatever a layer needs of them later, and states of recurrences where they
-were saved. What depends on more than the tokens before it is refused: encoders, images, models that look ahead.
+were saved. What depends on more than the tokens before it is refused: images, models that look ahead. Of models with an
+encoder, `encode` shares what that makes of a whole input.
 """
 
 from openshelf.adapters.transformers.cache import PooledCache
+from openshelf.adapters.transformers.encode import encode
 from openshelf.adapters.transformers.fingerprints import fingerprint
 from openshelf.adapters.transformers.layer import PooledLayer
 from openshelf.adapters.transformers.layout import layout_of
 
-__all__ = ["PooledCache", "PooledLayer", "fingerprint", "layout_of"]
+__all__ = ["PooledCache", "PooledLayer", "encode", "fingerprint", "layout_of"]

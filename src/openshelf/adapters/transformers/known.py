@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from openshelf.adapters.transformers.encoder import Encoded, has_encoder, probe_encoder
 from openshelf.adapters.transformers.fingerprints import fingerprint, foreign_hooks, settings_of
-from openshelf.adapters.transformers.probe import probe, probe_padding
+from openshelf.adapters.transformers.kept import Kept
+from openshelf.adapters.transformers.probe import Tried, probe, probe_padding
 from openshelf.adapters.transformers.reach import changing_buffers, reach_of
 from openshelf.errors import BadInput, Mismatch
 from openshelf.kv import Layout
@@ -21,12 +23,20 @@ _ATTRIBUTE = "_openshelf_known"
 
 class Known:
     """A model that was tried, as it is now. `names`: of the layouts that were made for it; `reach`: see reach.py;
-    `kept`, `needs_positions`, `one_by_one`: see probe.py."""
+    `kept`, `needs_positions`, `one_by_one`: see probe.py; `encoder`: of one that has an encoder, see encoder.py."""
+
+    reach: int | None
+    encoder: Encoded | None
 
     def __init__(self, model: Any) -> None:
         check_mode(model)
-        self.reach = reach_of(model)
-        self.kept, self.needs_positions, self.one_by_one = probe(model)
+        self.reach, self.encoder = None, None
+        if has_encoder(model.config):
+            self.encoder = probe_encoder(model)
+            self.kept, self.needs_positions, self.one_by_one = Tried(Kept((), ()), False, False)
+        else:
+            self.reach = reach_of(model)
+            self.kept, self.needs_positions, self.one_by_one = probe(model)
         self._padding: str | None = None
         self.names: set[tuple[str, str]] = set()
         self._modules = list(model.named_modules())

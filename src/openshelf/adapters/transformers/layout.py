@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openshelf.adapters.transformers.encoder import has_encoder
 from openshelf.adapters.transformers.extra import torch
 from openshelf.adapters.transformers.fingerprints import fingerprint
 from openshelf.adapters.transformers.kept import Kept
@@ -15,30 +16,37 @@ from openshelf.kv import Layout
 
 
 def layout_of(model: Any, *, name: str | None = None, adapter: str | None = None, **given: Any) -> Layout:
-    """The Layout of a model's cache, for KVPool(space, layout).
+    """The Layout of a model's cache, for KVPool(space, layout); of a model with an encoder, of what that makes.
 
     `name` stands for the weights and their revision; without it all weights are hashed, a second for each GiB.
     `adapter` names a LoRA adapter; by default those that are active now. Two short calls of the model try whether its
     cache can be shared at all. After a change of the model, a PooledCache refuses it until it has another layout.
     """
     model = inner_model(model)
-    check_config(model.config)
-    check_modules(model)
+    if not has_encoder(model.config):
+        check_config(model.config)
+        check_modules(model)
     if adapter is None:
         adapter = ",".join(_active_adapters(model))
     given = {"dtype": str(model.dtype).removeprefix("torch."), "adapter": adapter, **given}
-    reach_of(model)  # raises where the keys may depend on more than tokens
+    if not has_encoder(model.config):
+        reach_of(model)  # raises where the keys may depend on more than tokens
     given["model"] = fingerprint(model) if name is None else name
     known = learn(model)
     if known is None:
         return _layout_of_config(model.config, given)
-    layout = Layout(**{**known.kept.layout(), **given})
+    layout = Layout(**{**(known.encoder or known.kept).layout(), **given})
     known.names.add((layout.model, layout.adapter))
     return layout
 
 
 def _layout_of_config(config: Any, given: dict[str, Any]) -> Layout:
     """Of a model that cannot be tried yet: only where its configuration tells the shapes of what it keeps."""
+    if has_encoder(config):
+        raise BadInput(
+            f"what the encoder of {config.model_type} makes is known when it has run once: load its weights, and put "
+            "it into evaluation mode (model.eval) before"
+        )
     plain = all(isinstance(layer, PooledLayer) and not isinstance(layer, StateLayer) for layer in layers_for(config))
     if not plain or getattr(config, "kv_lora_rank", None):
         raise BadInput(
@@ -96,10 +104,11 @@ def check_config(config: Any) -> None:
     kind = getattr(config, "model_type", type(config).__name__)
     if not hasattr(config, "get_text_config"):
         raise Mismatch(f"a configuration of transformers is needed (model.config), got {type(config).__name__}")
-    if getattr(config, "is_encoder_decoder", False):
+    if has_encoder(config):
         raise BadInput(
             f"{kind} has an encoder: what its decoder keeps depends on what the encoder was given, not on the "
-            "decoder's tokens alone, which is not supported"
+            "decoder's tokens alone, so a PooledCache cannot have it. Share the encoder's work: "
+            "model.generate(**inputs, encoder_outputs=encode(pool, model, inputs))"
         )
     layers_for(config)
 

@@ -46,7 +46,7 @@ def prompt_of(inputs: Any, config: Any) -> Prompt:
         inputs = inputs["input_ids"]
     rows = token_rows(inputs)
     if mask is None:
-        _check_padding(rows, config)
+        check_padding(rows, config)
         return Prompt(rows, np.zeros(len(rows), np.int64))
     mask = mask[None] if mask.ndim == 1 else mask
     if mask.shape != rows.shape:
@@ -96,7 +96,7 @@ def _without_more(inputs: Mapping[str, Any]) -> Any:
     return mask
 
 
-def _check_padding(rows: Rows, config: Any) -> None:
+def check_padding(rows: Rows, config: Any) -> None:
     """generate masks padding by itself where it is told of none."""
     pad = getattr(config, "pad_token_id", None)
     ends = getattr(config, "eos_token_id", None)
