@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -26,6 +27,24 @@ def test_a_wrong_shape_is_said_and_nothing_logged(caplog: pytest.LogCaptureFixtu
         offload.plan(torch.nn.Linear(4, 4), torch.ones(2, 5), "1MiB", **OPTIONS)
     assert not [one for one in caplog.records if one.name.startswith("torch")]
     assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
+
+
+def test_an_error_in_a_module_of_torch_names_the_module_and_its_line() -> None:
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    with pytest.raises(CaptureFailed, match=r"^module '1' cannot be captured, at \S*modules/linear\.py:\d+ \("):
+        offload.plan(model, torch.ones(2, 5), "1MiB", **OPTIONS)
+
+
+def test_training_without_a_loss_says_which_is_missing() -> None:
+    model = torch.nn.Linear(4, 4)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureFailed, match=r"result, a Tensor, has no loss: .*give loss=, a function"):
+        offload.plan(model, torch.ones(2, 4), "1MiB", optimizer=sgd, **OPTIONS)
+
+
+def test_an_ndarray_is_answered_with_how_to_make_a_tensor_of_it() -> None:
+    with pytest.raises(BadInput, match=r"is a numpy\.ndarray: .*torch\.from_numpy\(array\)"):
+        offload.plan(torch.nn.Linear(4, 4), (np.ones((2, 4)),), "1MiB", **OPTIONS)
 
 
 def test_another_shape_names_what_takes_any(ids: Any) -> None:

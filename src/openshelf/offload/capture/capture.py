@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,9 +88,12 @@ def capture_training(
             given = take_in(recorder, notes, args, kwargs or {}, prefix)
             result = model(*given.args, **given.kwargs)
             given.need_same()
-            value = loss(result) if loss else result.loss
+            value = loss(result) if loss else getattr(result, "loss", None)
             if value is None:
-                raise CaptureFailed("the model's result has no loss: give it labels, or give `loss`")
+                raise CaptureFailed(
+                    f"the model's result, a {'Tensor' if isinstance(result, torch.Tensor) else type(result).__name__}, "
+                    "has no loss: give the model labels, or give loss=, a function that makes the loss of the result"
+                )
             recorder.phase = "backward"
             sink.last = number == micro - 1
             value.backward()
@@ -354,12 +358,17 @@ def _stand_in(recorder: Recorder, bases: dict[int, Any], name: str, tensor: Any,
     return torch.nn.Parameter(fake, tensor.requires_grad) if kind == "weight" else fake
 
 
+_OF_MODULES = f"{os.sep}torch{os.sep}nn{os.sep}modules{os.sep}"
+
+
 def _why(recorder: Recorder, error: Exception) -> str:
     """What happened, in which module, at which line of whose code."""
     frames = list(traceback.extract_tb(error.__traceback__))
-    lines = [one for one in frames if not one.filename.startswith(NOT_THE_MODELS)] or frames
+    lines = [one for one in frames if not one.filename.startswith(NOT_THE_MODELS)]
+    lines = lines or [one for one in frames if _OF_MODULES in one.filename] or frames  # torch's own modules
     line = f"{lines[-1].filename}:{lines[-1].lineno} ({lines[-1].line})" if lines else "an unknown line"
     by_value = isinstance(error, (fake_errors.DataDependentOutputException, fake_errors.DynamicOutputShapeException))
     advice = ". What the code does has to follow from shapes, not from the values of tensors" if by_value else ""
     module = recorder.failed_in or "the model"
+    module = f"module {module!r}" if module[0].isdigit() else module  # of a Sequential
     return f"{module} cannot be captured, at {line}: {type(error).__name__}: {error}{advice}"

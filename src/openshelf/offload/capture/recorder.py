@@ -11,6 +11,7 @@ Fake tensors share storages as real ones would: aliases, views and in-place resu
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -35,6 +36,7 @@ aten: Any = torch.ops.aten
 # What schemas do not say: these arguments are changed.
 CHANGED = {"aten::native_batch_norm": {"running_mean", "running_var"}}
 OURS = Path(__file__).parents[1]
+CALLER = str(Path(__file__).with_name("capture.py"))
 NOT_THE_MODELS = tuple(f"{one}{os.sep}" for one in (Path(torch.__file__).parent, OURS))  # code in these folders
 RESHAPES_STORAGE = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::resize", "aten::_resize_output_"}
 
@@ -89,9 +91,10 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
 
     def view(self, tensor: Any) -> View:
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+            lazily = "that is conjugated or negated lazily (complex numbers)"
+            kind = lazily if tensor.layout == torch.strided else f"of layout {tensor.layout}"
             raise CaptureFailed(
-                f"{self.where()}: a tensor of layout {tensor.layout} (or a lazy conjugate) has no place in "
-                "an arena, only dense, strided ones have"
+                f"{self.where()}: a tensor {kind} has no place in an arena, only dense, strided ones have"
             )
         number = self.number(tensor)
         if number is None:
@@ -120,7 +123,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
             raise CaptureFailed(f"{self.where()}: {func} changes the size of a tensor, a plan needs it fixed")
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func, args = aten.clone.default, args[:1]  # the program takes a copy, which may be changed
-        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs))
+        args, kwargs = _with_tensors(self._fake, (args, kwargs))
         node = torch._C._current_autograd_node()
         if node is None:
             self._nodes[torch.autograd._get_sequence_nr() - 1] = self.where()
@@ -197,7 +200,7 @@ class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
                 return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _views(self, value: Any) -> Any:
-        return torch.utils._pytree.tree_map_only(torch.Tensor, self.view, value)
+        return _with_tensors(self.view, value)
 
     def _record(self, func: Any, taken: tuple[Any, Any], result: Any) -> None:
         args, kwargs = taken
@@ -246,12 +249,31 @@ def _dense(tensor: Any) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
+def _with_tensors(change: Callable[[Any], Any], value: Any) -> Any:
+    """A copy of arguments or results of an operator, tensors changed. Much quicker than torch's tree_map_only."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_with_tensors(change, one) for one in value])
+    if kind is dict:
+        return {key: _with_tensors(change, one) for key, one in value.items()}
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list, dict)):
+        return torch.utils._pytree.tree_map_only(torch.Tensor, change, value)
+    return value
+
+
+@functools.cache
+def _is_the_models(file: str) -> bool:
+    return not file.startswith(NOT_THE_MODELS)
+
+
 def _source_line() -> str:
     """Of the model's code; "" if that is all torch's own, up to where it was called from."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != str(Path(__file__).with_name("capture.py")):
-        if not frame.f_code.co_filename.startswith(NOT_THE_MODELS):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    while frame is not None and (file := frame.f_code.co_filename) != CALLER:
+        if _is_the_models(file):
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -224,6 +224,8 @@ def _state(value: Any, path: str) -> Mapping[str, Any]:
     """All attributes of an object that is nothing but these."""
     cls, why = type(value), ""
     where = f"{path or 'the value'} is a {name_of(cls)}"
+    if cls.__module__ == "numpy":
+        raise BadInput(f"{where}: models are given tensors, torch.from_numpy(array) makes one")
     if not _is_record(cls):
         raise BadInput(
             f"{where}, which is not known to be a plain record: tensors, numbers, strings, lists, tuples, dicts, "
