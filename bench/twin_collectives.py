@@ -128,7 +128,7 @@ def _scaled(series: Series, machine: str, told: Public, nodes: Sequence[Series])
             case if nbytes >= SCALED and series.ranks > max(counts) else f"({case}, not in the bar)",
             f"{series.machine} {series.collective} of {series.ranks}, {nbytes} B",
             seconds,
-            twin.collective(series.collective, nbytes, algorithm="library").seconds,
+            twin.collective(series.collective, nbytes, algorithm="library", ranks=range(series.ranks)).seconds,
             start_s + asked.steps * step_s + asked.moved * nbytes * byte_s,
             False,
         )
@@ -176,6 +176,9 @@ def moe(data: Path) -> tuple[list[Said], list[Row]]:
         link = told.link_bytes_per_s if told else 900e9
         for ranks in sorted({row.units for row in rows}):
             rest = [row for row in rows if row.units != ranks]
+            if not rest:
+                print(f"left out: {machine}, of which there is one rank count, {ranks}")
+                continue
             found = fit_tokens(rest, link)
             said += predicted(
                 [row for row in rows if row.units == ranks], found, rest, f"{machine}, {ranks} ranks left out"
@@ -265,6 +268,9 @@ def deepep(data: Path) -> list[Said]:
         own = [row for row in far if row.machine == machine]
         used = [*near, *(row for row in own if row.units <= NODES)]
         told = public(first)
+        if not any(row.units > 1 for row in used):
+            print(f"left out: DeepEP on {machine}, of which there are no rows of up to {NODES} nodes")
+            continue
         found = fit_tokens(used, told.card_bytes_per_s if told else 50e9, nodes=True)
         for nodes in sorted({row.units for row in own}):
             rows = [row for row in own if row.units == nodes]

@@ -2,7 +2,8 @@
 fitted; an id's value is the worst of its cases. Each part is a file of work/, and says what it leaves out.
 
 The data is read from beside the repository, or from where OPENSHELF_DATA or --data says. Machines, models and shapes
-are those that the data has.
+are those that the data has. `here` and `ttft` are runs on this machine, which should be idle; OPENSHELF_BENCH_SEED
+draws them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from kit.data import DATA
 from kit.side_by_side import Report, Row
-from work import operators, serving, serving_logs, serving_pool, speed, training
+from work import here, here_ttft, operators, serving, serving_logs, serving_pool, speed, training
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "operators": operators.rows,
@@ -22,6 +23,8 @@ PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "serving": serving.rows,
     "pool": serving_pool.rows,
     "speed": speed.rows,
+    "here": here.rows,
+    "ttft": here_ttft.rows,
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, LinkClass, Network, Semantics, SwitchClass
 from openshelf.fabric import topologies as top
 from openshelf.twin import Twin
@@ -77,6 +79,19 @@ def test_no_cliff_between_numbers_of_nodes() -> None:
     assert made[-1].bus_bytes_per_s > 355e9  # eight rails of 50 GB/s, nine tenths of it payload
 
 
+def test_part_of_a_node_more_is_no_cliff() -> None:
+    known = Fabric.load("dgx-h100-ib")
+    for fabric, most in ((known, 1.1), (replace(known, library=None), 2.5)):  # one ring takes five times as long
+        twin = Twin(fabric)
+        whole, more = (twin.collective("all_reduce", 1 << 30, ranks=range(ranks)).seconds for ranks in (16, 20))
+        assert more < most * whole
+    uneven = [5, 1, 4, 0, 16, 17, 18, 19]  # half of a node, and half of another: the first rank is the root
+    made = twin.collective("broadcast", 1 << 26, ranks=uneven, algorithm="direct x chain")
+    assert made.ranks == 8
+    with pytest.raises(BadInput, match="at least two dimensions"):
+        twin.collective("all_reduce", 1e6, ranks=[0, 1, 2, 8], algorithm="direct x ring")
+
+
 def test_whole_nodes_may_be_any() -> None:
     twin = Twin(Fabric.load("dgx-h100-ib"))
     near = twin.collective("all_reduce", 1 << 26, ranks=range(24)).seconds
@@ -112,3 +127,29 @@ def test_flows_that_are_alike_are_simulated_once_and_take_as_long(algorithm: str
         assert [each.how for each in made] in ([ALIKE, GRAPH], [GRAPH, GRAPH])
         assert made[0].seconds == pytest.approx(made[1].seconds, rel=1e-9)
     assert made[0].how == ALIKE
+
+
+def test_where_every_rank_sees_the_same_the_flows_of_one_stand_for_all() -> None:
+    switch = top.Dimension("switch", 3, FAST, SwitchClass("small", 4, 2e-7))
+    for kind, network in (
+        ("all_reduce", top.nd_full_mesh([12, 13], [FAST, link(1.0, 1.0)])),
+        (
+            "all_to_all",
+            top.product([switch, top.Dimension("ring", 4, link(1.0, 2.0)), top.Dimension("mesh", 13, FAST)]),
+        ),
+        ("all_to_all", top.torus([2, 9, 8], FAST)),
+    ):
+        twin = Twin(network, COSTS)
+        for nbytes in (1e4, 1e8):
+            made, every = (twin.collective(kind, nbytes, algorithm="direct", how=how) for how in ("auto", "graph"))
+            assert (made.how, every.how) == (ALIKE, GRAPH)
+            assert made.seconds == pytest.approx(every.seconds, rel=1e-9)
+            for one, other in zip(made.load, every.load, strict=True):
+                assert (one.mean, one.most) == pytest.approx((other.mean, other.most), rel=1e-9)
+
+
+def test_a_direct_exchange_is_tried_in_a_thousand_ranks_that_are_all_joined() -> None:
+    twin = Twin(Fabric.load("ub-mesh-pod"))
+    best = twin.collective("all_reduce", 4096)
+    assert best.seconds <= twin.collective("all_reduce", 4096, algorithm="direct").seconds
+    assert best.seconds < twin.collective("all_reduce", 4096, algorithm="direct x direct x direct x one_shot").seconds

@@ -141,7 +141,9 @@ def send(fabric: Fabric, nbytes: int, source: int, target: int, access: Access) 
         far = beyond(fabric.known_protocols[wire.protocol], nbytes)
         late = float(joined.latency_s[resource])
         legs.append(Leg(label, late, bandwidth, _source(fabric, wire, late), far))
-    before = Leg(costs.name, float(costs.before_s(nbytes)), float("inf"), weakest(leg.source for leg in legs))
+    relayed = 0.0 if joined.whole_messages else joined.relay_s_per_byte(np.array([0, len(path)]), path)[0]
+    before_s = float(costs.before_s(nbytes) + relayed * costs.wire_bytes(nbytes))
+    before = Leg(costs.name, before_s, float("inf"), weakest(leg.source for leg in legs))
     cost = along(nbytes, [before, *legs])
     if joined.whole_messages and nbytes:  # every hop takes in all bytes before it sends any on
         transfer_s = sum(nbytes / leg.bandwidth_bytes_per_s for leg in legs)

@@ -39,6 +39,8 @@ class Step:
     phase: int = 0
     late_s: float = 0.0
     """What comes before it beside what flows cost: a switch that is turned."""
+    over: Ids | None = None
+    """By way of these ranks, each of which takes in a whole message before it sends it on."""
 
     @property
     def flows(self) -> int:

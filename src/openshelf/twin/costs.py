@@ -1,6 +1,7 @@
 """What flows cost beside the wires: one `Semantics` for all, or a function that knows sizes and endpoints.
 
 A function (`Fabric.semantics`) is asked once for each different kind of way: same bytes, same roles, same latency.
+Where an endpoint on the way sends a message on, it takes it in whole first, and sends it as any other.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ def priced(
     """For each flow: seconds before its first byte (with latency, where flows cut through), wire bytes, rate cap."""
     latency = latencies(network, path_at, path)
     own = np.zeros(len(src)) if network.whole_messages else latency
+    relayed = np.zeros(len(src)) if network.whole_messages else network.relay_s_per_byte(path_at, path)
     if isinstance(costs, Semantics):
         caps = np.full(len(src), costs.rate_cap_bytes_per_s)
-        return costs.before_s(size) + own, costs.wire_bytes(size), caps
+        wire = costs.wire_bytes(size)
+        return costs.before_s(size) + own + relayed * wire + (relayed > 0) * costs.overhead_s, wire, caps
     before, wire, caps = np.zeros(len(src)), np.zeros(len(src)), np.full(len(src), np.inf)
     some = np.diff(path_at) > 0
     if not some.any():
@@ -44,4 +47,4 @@ def priced(
             spoken = costs(int(size[sample]), int(src[sample]), int(dst[sample]))
             before[same], wire[same] = spoken.before_s(size[same]), spoken.wire_bytes(size[same])
             caps[same] = spoken.rate_cap_bytes_per_s
-    return before + own, wire, caps
+    return before + own + relayed * wire, wire, caps

@@ -22,6 +22,8 @@ from openshelf.twin.algorithms import Step, scatter, steps_of
 BY = " x "
 """Joins the names of the algorithms in each dimension, the first dimension first: `direct x ring`."""
 SCATTERS = ("ring", "rings", "direct", "halving_doubling", "in_switch")
+RAILS = "rails"
+"""An all-to-all in which bytes change rails inside their node; a rail is what all first dimensions have alike."""
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 
 
@@ -44,6 +46,24 @@ def filled(dimensions: Sequence[int], ranks: Ids) -> tuple[tuple[int, ...], tupl
     if len(sizes) < 2 or math.prod(sizes) != len(ranks):
         return (), (), ranks
     return tuple(sizes), tuple(which), ranks[np.argsort(place)]
+
+
+def divided(dimensions: Sequence[int], ranks: Ids) -> tuple[tuple[int, ...], tuple[int, ...], Ids]:
+    """The same of ranks that fill nodes unevenly: as many equal groups in each node as it has room for.
+
+    Of nodes with 8, 8 and 4 ranks it makes five groups of 4. There are no sizes where groups would be of one.
+    """
+    if len(dimensions) != 2:
+        return (), (), ranks
+    ordered = np.sort(ranks)
+    _, counts = np.unique(ordered // dimensions[0], return_counts=True)
+    size = int(np.gcd.reduce(counts))
+    if size < 2 or len(counts) < 2:
+        return (), (), ranks
+    first = int(np.flatnonzero(ordered == ranks[0])[0]) // size  # the root's group comes first, and in it the root
+    groups = np.roll(ordered.reshape(-1, size), -first, axis=0)
+    at = int(np.flatnonzero(groups[0] == ranks[0])[0])
+    return (size, len(groups)), (0, 1), np.roll(groups, -at, axis=1).ravel()
 
 
 def names_in(algorithm: str, dimensions: int) -> list[str]:
@@ -102,6 +122,13 @@ def steps_in(
         gather = names[at] if names[at] in SCATTERS else "direct"
         made.add("all_gather", gather, at, size)
     return made.steps
+
+
+def by_rails(sizes: Sequence[int], nbytes: float) -> list[Step]:
+    """All-to-all by way of the own node's rank on the target's rail (NCCL's PXN): one step."""
+    ranks, per_node = math.prod(sizes), sizes[0]
+    (step,) = steps_of("all_to_all", "direct", ranks, nbytes)
+    return [replace(step, over=step.src // per_node * per_node + step.dst % per_node)]
 
 
 class _Phases:

@@ -12,6 +12,8 @@ from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.algorithms import Step
 from openshelf.twin.costs import Costs, latencies, priced
 
+_MOST_BY_ONE = 20_000  # flows of a step, from which on those of one rank stand for all
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -26,6 +28,14 @@ class Setting:
     """What was found of steps, by what and which."""
     peer_s: float = 0.0
     """What each further peer of a rank adds to a step."""
+
+    @property
+    def effort(self) -> float:
+        """What was simulated in this setting: flows, each as often as it was solved beside others."""
+        return float(self.kept.get("effort", 0.0))
+
+    def count(self, effort: float) -> None:
+        self.kept["effort"] = self.effort + effort
 
     def more_s(self, step: Step) -> float:
         more_s = step.late_s + (step.nbytes / self.reduce_bytes_per_s if step.reduces else 0.0)
@@ -82,9 +92,12 @@ class Ways:
 
 def ways_of(setting: Setting, step: Step) -> Ways:
     """The ways of a step; found once for all steps between the same ranks."""
-    key = ("ways", id(step.src), id(step.dst), step.inside)
+    key = ("ways", id(step.src), id(step.dst), id(step.over), step.inside)
     if key not in setting.kept:
-        at, path = setting.network.paths(setting.ranks[step.src], setting.ranks[step.dst], setting.salt)
+        if step.over is None:
+            at, path = setting.network.paths(setting.ranks[step.src], setting.ranks[step.dst], setting.salt)
+        else:
+            at, path = _joined(*(_leg(setting, *ends) for ends in ((step.src, step.over), (step.over, step.dst))))
         kind, first = _kinds(setting.network, at, path)
         made = Ways(at, path, kind, first)
         if step.inside in ("up", "down"):
@@ -92,6 +105,40 @@ def ways_of(setting: Setting, step: Step) -> Ways:
         setting.kept[key] = (made, step)
     found: Ways = setting.kept[key][0]
     return found
+
+
+def _leg(setting: Setting, src: Ids, dst: Ids) -> tuple[Ids, Ids]:
+    return setting.network.paths(setting.ranks[src], setting.ranks[dst], setting.salt)
+
+
+def _joined(first: tuple[Ids, Ids], second: tuple[Ids, Ids]) -> tuple[Ids, Ids]:
+    """Each path of the first, and then that of the second."""
+    row = np.concatenate([np.repeat(np.arange(len(at) - 1), np.diff(at)) for at, _ in (first, second)])
+    order = np.argsort(row, kind="stable")
+    return first[0] + second[0], np.concatenate([first[1], second[1]])[order]
+
+
+def _relayed(setting: Setting, step: Step) -> Flows:
+    """Flows by way of other ranks: both ways' costs before the first byte, and the first one's bytes."""
+    assert step.over is not None
+    ways, src, dst, over = ways_of(setting, step), *(setting.ranks[ids] for ids in (step.src, step.dst, step.over))
+    late, wire, cap = np.zeros(len(src)), np.zeros(len(src)), np.full(len(src), np.inf)
+    for number, (here, there) in enumerate(((src, over), (over, dst))):
+        at, path = setting.network.paths(here, there, setting.salt)
+        size = np.full(len(src), step.nbytes)
+        before, own, most = priced(setting.costs, setting.network, here, there, size, at, path)
+        moved = here != there
+        late += np.where(moved, before, 0.0)
+        if number == 0:  # taken in whole
+            width = np.full(len(src), np.inf)
+            np.minimum.at(
+                width, np.repeat(np.arange(len(src)), np.diff(at)), setting.network.capacity_bytes_per_s[path]
+            )
+            late += np.where(moved & (over != dst), own / np.minimum(width, most), 0.0)
+        wire = np.maximum(wire, np.where(moved, own, 0.0))
+        cap = np.minimum(cap, np.where(moved, most, np.inf))
+    late += setting.more_s(step)
+    return Flows(step.src, step.dst, src, ways.at, ways.path, late, wire, cap, step.times, step.phase)
 
 
 def _kinds(network: Network, at: Ids, path: Ids) -> tuple[Ids, Ids]:
@@ -112,6 +159,8 @@ def flows_of(setting: Setting, step: Step) -> Flows:
     """The flows of a step, with what reducing adds to their delays."""
 
     def find() -> Flows:
+        if step.over is not None:
+            return _relayed(setting, step)
         ways, src, dst = ways_of(setting, step), setting.ranks[step.src], setting.ranks[step.dst]
         at, path = ways.full or (ways.at, ways.path)
         hops = np.diff(at)[ways.first]
@@ -126,6 +175,48 @@ def flows_of(setting: Setting, step: Step) -> Flows:
 
     made: Flows = setting.keep("flows", step, find)
     return made
+
+
+def from_one(setting: Setting, step: Step) -> Flows | None:
+    """Of a step from every rank to every other in a network that all see alike: the flows of one rank.
+
+    Its resources are the orbits of the network's; a flow counts at each as often as it crosses it, for as many flows
+    are moved onto it. None where the step is not such a one, or small.
+    """
+    network, count = setting.network, len(setting.ranks)
+    if network.orbit is None or len(network.orbit) != network.resources or network.whole_messages:
+        return None
+    if len(step.src) != count * (count - 1) or len(step.src) < _MOST_BY_ONE or step.inside or step.over is not None:
+        return None
+    if count != network.endpoints or not np.array_equal(setting.ranks, np.arange(count)):
+        return None
+
+    def find() -> Flows | None:
+        own = np.flatnonzero(step.src == 0)
+        if len(own) != count - 1 or len(np.unique(step.dst[own])) != count - 1 or np.ptp(np.bincount(step.src)):
+            return None
+        src, dst = np.zeros(count - 1, np.int64), step.dst[own]
+        at, path = network.paths(src, dst, setting.salt)
+        before, wire, cap = priced(setting.costs, network, src, dst, np.full(len(dst), step.nbytes), at, path)
+        assert network.orbit is not None
+        orbits = int(network.orbit.max()) + 1
+        row = np.repeat(np.arange(len(dst)), np.diff(at))
+        cell, times = np.unique(row * orbits + network.orbit[path], return_counts=True)
+        begin = np.searchsorted(cell, np.arange(len(dst) + 1) * orbits)
+        late = before + setting.more_s(step)
+        made = (src, src, src, begin, cell % orbits, late, wire, cap, step.times, step.phase)
+        return Flows(*made, weight=times.astype(np.float64), way=dst)
+
+    found: Flows | None = setting.keep("from one", step, find)
+    return found
+
+
+def of_orbits(network: Network) -> Network:
+    """One resource for each orbit."""
+    assert network.orbit is not None
+    _, first = np.unique(network.orbit, return_index=True)
+    capacity, late = network.capacity_bytes_per_s[first], network.latency_s[first]
+    return replace(network, capacity_bytes_per_s=capacity, latency_s=late, role=network.role[first], orbit=None)
 
 
 def _half(at: Ids, path: Ids, first: bool) -> tuple[Ids, Ids]:
@@ -147,6 +238,12 @@ def carried_by(setting: Setting, steps: Sequence[Step]) -> Values:
 
 def once_carried(setting: Setting, step: Step) -> Values:
     def find() -> Values:
+        few = from_one(setting, step)
+        if few is not None and few.weight is not None and setting.network.orbit is not None:
+            carried = np.bincount(
+                few.path, few.weight * np.repeat(few.wire, np.diff(few.at)), int(setting.network.orbit.max()) + 1
+            )
+            return np.asarray(carried[setting.network.orbit])
         flows = flows_of(setting, step)
         weights = np.repeat(flows.wire, np.diff(flows.at))
         return np.bincount(flows.path, weights, minlength=setting.network.resources).astype(np.float64)
@@ -172,7 +269,9 @@ def step_at_least(setting: Setting, step: Step) -> float:
 
 
 def _least_delay(setting: Setting, step: Step) -> float:
-    return float(setting.keep("delay", step, lambda: float(flows_of(setting, step).delay.min())))
+    return float(
+        setting.keep("delay", step, lambda: float((from_one(setting, step) or flows_of(setting, step)).delay.min()))
+    )
 
 
 def same_flows(one: Step, other: Step) -> bool:
@@ -181,7 +280,14 @@ def same_flows(one: Step, other: Step) -> bool:
         and one.inside == other.inside
         and np.array_equal(one.src, other.src)
         and np.array_equal(one.dst, other.dst)
+        and _same_ranks(one.over, other.over)
     )
+
+
+def _same_ranks(one: Ids | None, other: Ids | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
 
 
 def at_once(step: Step) -> Step:

@@ -155,10 +155,28 @@ def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Col
             f"{_LACKS[fabric is None]} has no library; write one with `openshelf fabric fit --output`, and include it "
             "in a fabric"
         )
+    made = known_to_library(fabric, kind, who, nbytes)
+    if made is None:
+        found = domain(fabric, who)
+        raise BadInput(
+            f"library {fabric.library.name!r} says nothing of {kind} among {len(who)} ranks in domains of "
+            f"{found.ranks}, over {', '.join(found.beyond)}"
+        )
+    return made
+
+
+def known_to_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Collective | None:
+    """The same; None where the library says nothing of it."""
+    if fabric is None or fabric.library is None:
+        return None
     library, found, ranks = fabric.library, domain(fabric, who), len(who)
     if found.ranks == ranks:
-        alone_s, law = library.law(found.inside).fastest(kind, ranks, nbytes)
-        tried = [(alone_s, law.name)]
+        inside = library.law(found.inside)
+        tried = [
+            (seconds, each.name)
+            for each in inside.regimes
+            if (seconds := each.seconds(kind, ranks, nbytes, inside.sharing)) is not None
+        ]
     else:
         tried = [
             (over_s, each.name)
@@ -166,7 +184,7 @@ def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Col
             if (over_s := _over_domains(fabric, each, found, kind, ranks, nbytes)) is not None
         ]
     if not tried:
-        raise BadInput(f"library {library.name!r} says nothing of {kind} over several domains of {found.ranks} ranks")
+        return None
     seconds, name = min(tried)
     source = next(each.source for each in library.regimes if each.name == name)
     how = "by the library's law" + ("" if found.ranks == ranks else ": inside domains and between them, in a pipeline")

@@ -15,12 +15,12 @@ from openshelf.fabric import Ids, Network, nearest
 from openshelf.twin import dimensions
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, NAMES, Step, fits, steps_of
 from openshelf.twin.circuits import switched
-from openshelf.twin.dimensions import BY, SCATTERS, filled, in_groups, names_in, steps_in
+from openshelf.twin.dimensions import BY, RAILS, SCATTERS, by_rails, divided, filled, in_groups, names_in, steps_in
 
 MOST_CHUNKS = 256
 LEAST_CHUNK = 65536
 """Bytes of a chunk that goes behind another: less is not cut further, since what a message costs its sender is not
-simulated."""
+simulated. Where every hop stores whole messages, chunks are as they are asked for, as in ASTRA-sim."""
 ROTATING = "rotating "
 """Before the algorithms of the dimensions: chunks begin in a different dimension each, so that all are busy at once."""
 _CHUNKS = 16  # where an algorithm is made to be pipelined, and nobody says how many
@@ -74,6 +74,8 @@ class Plans:
 
     def __post_init__(self) -> None:
         self.sizes, self.which, self.order = filled(self.network.dimensions, self.ask.who)
+        if not self.sizes and self.ask.dimension is None and not any(self.network.reconfiguration_s):
+            self.sizes, self.which, self.order = divided(self.network.dimensions, self.ask.who)
         at = self.ask.dimension
         if at is not None and not 0 <= at < len(self.sizes):
             raise BadInput(
@@ -89,8 +91,11 @@ class Plans:
         chunks = chunks or ask.chunks or (_CHUNKS if (ask.kind, algorithm) in _PIPED else 1)
         if any(self.network.reconfiguration_s):
             chunks = 1  # chunks behind one another would turn the switch for each other
-        if many or ask.kind == "broadcast" or (ask.kind, algorithm) in _PIPED:
+        by_pieces = many or ask.kind == "broadcast" or (ask.kind, algorithm) in _PIPED
+        if by_pieces and not self.network.whole_messages:
             chunks = min(chunks, max(1, int(ask.nbytes // LEAST_CHUNK)))
+        if algorithm == RAILS:
+            return self._by_rails(chunks)
         if many:
             return self._in_dimensions(algorithm, chunks)
         self._require_reducing(algorithm, self._spanned())
@@ -111,6 +116,17 @@ class Plans:
             steps = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
             self._made[key] = switched(self.network, ask.who, steps)
         return Plan(algorithm, ask.who, [self._made[key]], chunks, piped)
+
+    def _by_rails(self, chunks: int) -> Plan:
+        if self.ask.kind != "all_to_all" or len(self.sizes) < 2 or any(self.network.reconfiguration_s):
+            raise BadInput(
+                f"there is no {self.ask.kind} by {RAILS!r} here; there is an all_to_all of ranks that fill two "
+                f"dimensions or more of a network without circuit switches, and these fill {self.sizes or '(none)'}"
+            )
+        key = (RAILS, chunks)
+        if key not in self._made:
+            self._made[key] = by_rails(self.sizes, self.ask.nbytes / chunks)
+        return Plan(RAILS, self.order, [self._made[key]], chunks, False)
 
     def _in_dimensions(self, algorithm: str, chunks: int) -> Plan:
         ask, rotating = self.ask, algorithm.startswith(ROTATING)
@@ -144,12 +160,19 @@ class Plans:
             return [name for name in names if name != "in_switch" or self._reduces((self.which[ask.dimension],))]
         count = len(ask.who)
         beside = bool(self.sizes) and ask.kind != "all_to_all"
+        beside = beside and (self.network.orbit is None or count != self.network.endpoints)  # else one rank's will do
         pairs = count * (count - 1) * self._hops() <= (_MOST_BESIDE if beside else _MOST_PAIRS)
         small = {"direct": pairs, "one_shot": pairs, "tree": count * _CHUNKS * 4 <= _MOST_TREE,
                  "chain": count * _CHUNKS <= _MOST_TREE, "in_switch": self._reduces(self._spanned())}  # fmt: skip
         made = [name for kind, name in ALGORITHMS if kind == ask.kind and fits(kind, name, count)]
         kept = [name for name in made if small.get(name, True)]
-        return (kept or made) + self._combined()
+        pairs = count * (count - 1) * self._hops() <= _MOST_BESIDE
+        rails = ask.kind == "all_to_all" and len(self.sizes) > 1 and self._indirect() and pairs
+        return (kept or made) + ([RAILS] if rails else []) + self._combined()
+
+    def _indirect(self) -> bool:
+        """Ranks that differ in all dimensions may be reached by links that others do not use."""
+        return not self.network.direct and not self.network.relay and not any(self.network.reconfiguration_s)
 
     def _combined(self) -> list[str]:
         """An algorithm for each dimension, in every combination; with chunks that rotate where dimensions are alike."""
@@ -210,7 +233,7 @@ def require_known(kind: str, algorithm: str) -> None:
     """Raises BadInput if there is no such collective, or no such algorithm of any."""
     if kind not in KINDS:
         raise BadInput(f"there is no collective {kind!r}; there is {', '.join(KINDS)}{nearest(kind, KINDS)}")
-    known = (*NAMES, "hierarchical")
+    known = (*NAMES, "hierarchical", RAILS)
     for name in algorithm.removeprefix(ROTATING).split(BY):
         if name not in known and algorithm != "best":
             raise BadInput(

@@ -22,7 +22,7 @@ from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.algorithms import Step
 from openshelf.twin.alike import alike, coarse
 from openshelf.twin.costs import latencies
-from openshelf.twin.flows import Flows, Setting, at_once, flows_of, same_flows
+from openshelf.twin.flows import Flows, Setting, at_once, flows_of, from_one, of_orbits, same_flows
 from openshelf.twin.graph import add_chunks
 from openshelf.twin.tasks import Tasks, Times, run
 
@@ -38,6 +38,8 @@ _MOST_PIPED = 4e7  # the same, where chunks go one behind the other
 _FEW = 2000  # flows of a graph, up to which nobody looks for flows that are alike
 _MOST_ALIKE = 400_000  # flows of all steps, up to which somebody does
 _MOST_FOLLOWED = 2e7  # flows of one repeated step that are followed in that case
+_MOST_EFFORT = 1e9  # of a run of flows that are alike, see `_effort`: some tenths of a second
+_BESIDE = 10_000  # flows, of which no more are solved at once: many begin and end together
 _MANY = 20_000  # flows of one step, from which on their ends are handled in batches
 
 
@@ -59,6 +61,10 @@ def seconds_of(setting: Setting, steps: Sequence[Step], how: str = "auto") -> tu
     """The seconds that steps take, and how they were found; `how` may ask for the `graph` or the `steps`."""
     if how == "graph":
         return _run(setting, [steps], 1, 0).seconds, GRAPH
+    by_one = [from_one(setting, step) for step in steps]
+    if all(each is not None for each in by_one):
+        few = [each for each in by_one if each is not None]
+        return _run_small(setting, of_orbits(setting.network), [few], 1, 1, 0), ALIKE
     solved: list[_Solved] = []
     for step in steps:
         solved.append(_again(setting, step, solved) or _solve(setting, step))
@@ -112,6 +118,8 @@ def _by_classes(setting: Setting, variants: Sequence[Sequence[Step]], chunks: in
     if found is None:
         setting.kept[shape] = steps
         return None
+    if _effort(found.variants, chunks) > _MOST_EFFORT:
+        return None
     return _run_small(setting, found.network, found.variants, found.ranks, chunks, active)
 
 
@@ -120,6 +128,7 @@ def _run_small(
 ) -> float:
     tasks = Tasks(network, setting.costs)
     add_chunks(tasks, variants, ranks, chunks, active)
+    setting.count(_effort(variants, chunks))
     return run(tasks).seconds
 
 
@@ -128,7 +137,16 @@ def _run(
 ) -> Times:
     tasks = Tasks(setting.network, setting.costs)
     add_steps(tasks, setting, variants, chunks, active)
+    setting.count(_effort([[flows_of(setting, step) for step in steps] for steps in variants], chunks))
     return run(tasks, (), window_s)
+
+
+def _effort(variants: Sequence[Sequence[Flows]], chunks: int) -> float:
+    """What a run costs: its flows, each as often as it is about to be solved beside others."""
+    flows = chunks * sum(len(each) * each.times for steps in variants for each in steps) / len(variants)
+    phases = max(sum(each.times for each in steps) for steps in variants)
+    beside = min(chunks, phases) * max(len(each) for steps in variants for each in steps)
+    return flows * min(beside, _BESIDE)
 
 
 def add_steps(

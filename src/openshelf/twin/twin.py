@@ -18,7 +18,7 @@ from openshelf.twin.choose import best_of, seconds_by
 from openshelf.twin.collective import Collective
 from openshelf.twin.costs import Costs
 from openshelf.twin.flows import Setting, carried_by
-from openshelf.twin.library import Spoken, by_library, exchange_of, fastest_regime, nearer
+from openshelf.twin.library import Spoken, by_library, exchange_of, fastest_regime, known_to_library, nearer
 from openshelf.twin.load import load_of
 from openshelf.twin.plans import MOST_CHUNKS, Ask, Plan, Plans, require_known
 from openshelf.twin.run import Run
@@ -116,7 +116,8 @@ class Twin:
             return self._simulate(ask, algorithm)
         if algorithm != "best" or ask.dimension is not None or ask.chunks:
             return made
-        return nearer(made, by_library(self.fabric, ask.kind, ask.who, ask.nbytes))
+        law = known_to_library(self.fabric, ask.kind, ask.who, ask.nbytes)
+        return nearer(made, law) if law else made
 
     def exchange(
         self, phase: str, tokens: int, *, token_bytes: float, topk: int, experts: int, units: int = 0

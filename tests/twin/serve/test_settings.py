@@ -18,10 +18,12 @@ from openshelf.twin.serve import (
     closed_form,
     difference,
     drawn,
+    drawn_of_clients,
     error_of,
     find_model,
     fit_law,
     grid,
+    is_clients,
     predict,
     read_requests,
     read_settings,
@@ -197,3 +199,42 @@ def test_a_sweep_goes_on_where_it_was_and_tells_what_cannot_be(tmp_path: Path) -
     assert len(done.read_text().splitlines()) == 2
     with pytest.raises(BadInput, match="no field 'tensors'"):
         grid(scenarios[0], {"tensors": [1]})
+
+
+def test_lines_of_a_trace_that_no_engine_could_serve_are_left_out_and_said(tmp_path: Path) -> None:
+    lines = [
+        '{"timestamp": 3, "input_length": 100, "output_length": 5}',
+        '{"timestamp": NaN, "input_length": 100, "output_length": 5}',
+        '{"timestamp": 5, "input_length": 1e99, "output_length": 5}',
+        '{"timestamp": 5, "input_length": Infinity, "output_length": 5}',
+        '{"timestamp": 5, "input_length": 5, "output_length": -1}',
+        "[]",
+    ]
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    found = read_requests(tmp_path / "trace.jsonl")
+    assert len(found) == 1
+    assert found.holes[0].startswith("5 of 6 lines")
+
+
+def test_dates_with_and_without_a_zone_are_of_one_clock(tmp_path: Path) -> None:
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += ["2024-05-10 00:00:00.0099300,4,4", "2024-05-10 00:00:03+00:00,4,4"]
+    (tmp_path / "trace.csv").write_text("\n".join(lines))
+    assert read_requests(tmp_path / "trace.csv").span_s == pytest.approx(2.99007)
+
+
+def test_a_table_of_clients_draws_as_many_requests_as_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "clients.csv"
+    rows = [f"{client},{start},{rate},{cv}" for client, rate, cv in ((0, 0.5, 1), (1, 1.5, 4), (2, 0, 1))
+            for start in range(0, 6000, 600)]  # fmt: skip
+    path.write_text("\n".join(["client,t_s,requests_per_s,cv", *rows]))
+    assert is_clients(path)
+    found = drawn_of_clients(path, (10, 20), (3, 4))
+    assert len(found) == pytest.approx(2 * 6000, rel=0.1)
+    assert found.span_s == pytest.approx(6000, rel=0.05)
+    assert (found.arrives_s[1:] >= found.arrives_s[:-1]).all()
+    path.write_text("client,t_s,requests_per_s,cv\n0,0,-1,1\n")
+    with pytest.raises(BadInput, match="below 0"):
+        drawn_of_clients(path, (10, 20), (3, 4))
+    with pytest.raises(BadInput, match="--lengths"):
+        read_requests(path)

@@ -29,7 +29,9 @@ _MANY = {"what", "op", "gpus", "nvlink_domain", "bytes", "us"}
 _KERNELS = {"system", "kernel", "version", "dtype", "gpus", "elements", "us"}
 _TOKENS = {"system", "kernel", "phase", "moe_dtype", "tokens_per_rank", "hidden", "topk", "experts", "ranks", "us"}
 _DEEPEP = {"system", "mode", "nodes", "hidden", "tokens", "topk", "experts", "sms", "dispatch_us", "combine_us"}
-_ELEMENT = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4}
+_ELEMENT = {
+    "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4, "float8": 1, "fp8": 1, "int8": 1,
+}  # fmt: skip
 
 
 def is_table(text: str) -> bool:
@@ -67,10 +69,12 @@ def _key(row: Mapping[str, str]) -> tuple[tuple[str, str, str, int, int], int]:
     if "elements" in row:
         ranks = int(row["gpus"])
         library = f"{row['kernel']} {row['version']}"
+        if row["dtype"] not in _ELEMENT:
+            raise ValueError(f"dtype is {row['dtype']!r}; expected one of {', '.join(_ELEMENT)}")
         return (row["system"], library, "all_reduce", ranks, ranks), int(row["elements"]) * _ELEMENT[row["dtype"]]
     if "op" not in row:
         raise ValueError("it is a table of MoE exchanges")
-    kind, ranks = NAMES.get(row["op"], row["op"]), int(row["gpus"])
+    kind, ranks = NAMES.get(row["op"].removesuffix("_perf"), row["op"].removesuffix("_perf")), int(row["gpus"])
     if "nvlink_domain" in row:
         return (row["what"], "", kind, ranks, min(ranks, int(row["nvlink_domain"]))), int(row["bytes"])
     return (row["system"], f"nccl {row['nccl']}", kind, ranks, ranks), int(row["bytes"])
@@ -95,6 +99,8 @@ def read_tokens(path: str | Path) -> list[TokenRow]:
 def _of_domain(row: Mapping[str, str]) -> list[TokenRow]:
     phase = row["phase"]
     sent = {"prepare": "none", "combine": "bfloat16", "combine_low_precision": "fp8"}.get(phase, row["moe_dtype"])
+    if sent not in BYTES:
+        raise ValueError(f"moe_dtype is {sent!r}; expected one of {', '.join(BYTES)}")
     return [
         TokenRow(
             row["system"], row["kernel"], phase, "", int(row["ranks"]), int(row["tokens_per_rank"]),

@@ -22,8 +22,11 @@ import numpy as np
 from openshelf.fabric.wiring.network import Values
 
 _TOGETHER = 3.0
-BYTES = {"bfloat16": 2.0, "fp8": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16, "none": 0.0}
-"""Bytes of a value, with its share of a scale: of 128 values in fp8, of 16 in nvfp4."""
+BYTES = {
+    "bfloat16": 2.0, "float16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32, "none": 0.0,
+}  # fmt: skip
+"""Bytes of a value, with its share of a scale: of 128 values in fp8, of 32 in mxfp8 and mxfp4, of 16 in nvfp4."""
 
 
 def reached(units: int, topk: int, experts: int) -> float:

@@ -51,6 +51,7 @@ def product(dimensions: Sequence[Dimension], name: str = "") -> Network:
     return table.network(
         made, total, router, dimensions=sizes, name_of=numbered("npu"), direct=direct, reducing=reducing,
         reconfiguration_s=tuple(each.switch.reconfiguration_s if each.switch else 0.0 for each in dimensions),
+        orbit=_orbits(dimensions, total),
     )  # fmt: skip
 
 
@@ -102,6 +103,27 @@ def _add(table: Table, dimension: Dimension, role: str, total: int) -> int:
     first = table.wires(role, total, dimension.link, enters=dimension.switch)
     table.wires(role, total, dimension.link, dimension.switch)
     return first
+
+
+def _orbits(dimensions: Sequence[Dimension], total: int) -> Ids:
+    """In each dimension: the ways up and down of a ring, the links of a mesh by how far they go, a switch's two ways.
+
+    Ways are the same wherever they begin, so adding one vector to all coordinates moves resources within these.
+    """
+    made, stride, first = [], 1, 0
+    every = np.arange(total, dtype=np.int64)
+    for dimension in dimensions:
+        size = dimension.size
+        if dimension.kind == "mesh":
+            at, other = np.repeat(every // stride % size, size - 1), np.tile(np.arange(size - 1), total)
+            own = (other + (other >= at) - at) % size - 1
+        elif dimension.kind == "ring":
+            own = np.zeros(total, np.int64) if size == 2 else np.tile(np.arange(2), total)
+        else:
+            own = np.repeat(np.arange(2), total)
+        made.append(first + own)
+        first, stride = first + int(own.max()) + 1, stride * size
+    return np.concatenate(made)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ def rail_only(
     oversubscription: float = 1.0,
     xplanes: int = 1,
 ) -> Network:
-    """A separate network for each rail; bytes change rails inside their node."""
+    """A separate network for each rail; bytes change rails inside their node.
+
+    They do so by way of the accelerator on the other rail, which takes in a whole message before it sends it on.
+    """
     require("nodes", nodes, 2)
     require("per_node", per_node, 2)
     rail = fat_tree(nodes, rail_link, switch, 1 if nodes <= switch.ports else levels, oversubscription)
@@ -170,6 +173,7 @@ def _nodes(
     router = _Nodes(ranks, per_node, up, down, offset, outer.router, outer.resources if copies > 1 else 0, where)
     return table.network(
         name, ranks + memories, router, memories=memories, dimensions=(per_node, nodes),
+        relay="xlink" if where is None else "",
         reducing=(xswitch.reduces, bool(outer.switches) and all(each.reduces for each in outer.switches)),
         name_of=lambda i: f"{words[0]}{i}" if i < ranks else f"{words[1]}{i - ranks}",
     )  # fmt: skip

@@ -139,6 +139,10 @@ class Network:
     """Of each dimension (or of all, where there is none): whether the switches that join it reduce what passes."""
     reconfiguration_s: tuple[float, ...] = ()
     """Of each dimension, where circuits are switched: how long it takes to join an endpoint with another one."""
+    orbit: Ids | None = field(default=None, repr=False)
+    """Where every endpoint sees the same network: which resources moving all endpoints makes of one another."""
+    relay: str = ""
+    """The role of links into an endpoint that sends on what is for others, where a way goes on in other roles."""
     memories: int = 0
     """The last so many endpoints hold memory and compute nothing: no ranks run there."""
     places: tuple[tuple[str, int, int, int], ...] = field(default=(), repr=False)
@@ -168,6 +172,17 @@ class Network:
         self._require(sources)
         self._require(targets)
         return self.router.paths(sources, targets, salt)
+
+    def relay_s_per_byte(self, at: Ids, path: Ids) -> Values:
+        """Of each path, the seconds a byte that an endpoint on it takes in a message for, before it sends that on."""
+        made = np.zeros(len(at) - 1)
+        if not self.relay:
+            return made
+        inside = self.role[path] == self.roles.index(self.relay)
+        row = np.repeat(np.arange(len(made)), np.diff(at))
+        np.maximum.at(made, row[inside], 1 / self.capacity_bytes_per_s[path[inside]])
+        made[np.bincount(row[~inside], minlength=len(made)) == 0] = 0.0  # it ends where that endpoint is
+        return made
 
     def place(self, endpoint: int, what: str) -> int:
         """The resource of reading (`read`) or writing (`write`) an endpoint's memory."""

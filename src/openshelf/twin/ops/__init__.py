@@ -1,12 +1,14 @@
 """How long operators take on accelerators: tables of measured ones, what near shapes say, and a fitted roofline."""
 
 from openshelf.twin.ops.accelerators import Accelerator, accelerator, accelerators
+from openshelf.twin.ops.borrow import borrowed
 from openshelf.twin.ops.fit import fit_laws, write_laws
 from openshelf.twin.ops.kinds import KINDS, Kind, kind_of
 from openshelf.twin.ops.laws import LAWS, Law, fit_law, fit_slowness, law_of, laws_of
 from openshelf.twin.ops.operators import HOW, Operators, OpTime, OpTimes
 from openshelf.twin.ops.score import FOLDS, Left, error, fold_of, left_out
 from openshelf.twin.ops.table import OpTable, read_folder, read_tables, write_table
+from openshelf.twin.ops.transformer import Transformer, read_config, transformer_of
 
 __all__ = [
     "FOLDS",
@@ -21,8 +23,10 @@ __all__ = [
     "OpTime",
     "OpTimes",
     "Operators",
+    "Transformer",
     "accelerator",
     "accelerators",
+    "borrowed",
     "error",
     "fit_law",
     "fit_laws",
@@ -32,8 +36,10 @@ __all__ = [
     "law_of",
     "laws_of",
     "left_out",
+    "read_config",
     "read_folder",
     "read_tables",
+    "transformer_of",
     "write_laws",
     "write_table",
 ]

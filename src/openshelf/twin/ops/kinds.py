@@ -60,6 +60,8 @@ class Kind:
     parts: Callable[[Columns, Mapping[str, str], Rates], dict[str, Floats]]
     """Seconds of computing and of moving bytes at the rates as sold, by what is computed or moved."""
     coordinates: Callable[[Columns], Floats]
+    nearest: float = 0.0
+    """The weight of the nearest row's own time beside what is interpolated: where that row often is the same work."""
 
 
 def _logs(*columns: Floats) -> Floats:
@@ -86,8 +88,8 @@ def _attention_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> di
 
 
 def _attention_near(size: Columns) -> Floats:
-    kv, batch = np.log(size["kv_heads"]), np.log(size["batch"])
-    return _logs(batch + kv, np.log(size["heads"]) - kv, np.log(size["new_tokens"]), batch)
+    kv, heads, batch = np.log(size["kv_heads"]), np.log(size["heads"]), np.log(size["batch"])
+    return _logs(batch + kv, heads - kv, np.log(size["new_tokens"]), batch, batch + heads)
 
 
 def _decode_parts(size: Columns, word: Mapping[str, str], rates: Rates) -> dict[str, Floats]:
@@ -172,12 +174,12 @@ KINDS = {
     for kind in (
         Kind("gemm", ("m", "n", "k"), ("dtype",), ("n", "k"), (1, 1, 0.2), 16, _gemm_parts, _gemm_near),
         Kind(
-            "attention", ("heads", "kv_heads", "batch", "new_tokens"), (), ("heads", "kv_heads"), (2, 8, 2, 32), 32,
+            "attention", ("heads", "kv_heads", "batch", "new_tokens"), (), ("heads", "kv_heads"), (2, 8, 2, 32, 3), 40,
             _attention_parts, _attention_near,
         ),
         Kind(
             "decode", ("heads", "kv_heads", "batch", "context_tokens"), (), ("heads", "kv_heads"),
-            (1, 32, 1, 32, 0.5, 1, 1), 32, _decode_parts, _decode_near,
+            (1, 32, 1, 32, 0.5, 1, 1), 32, _decode_parts, _decode_near, 0.5,
         ),
         Kind(
             "mla", ("heads", "batch", "isl"), ("dtype", "kv_dtype", "gemm"), ("heads", "batch"), (1, 1, 4), 24,

@@ -26,6 +26,7 @@ class Measured:
         self.law = fit_law(self.kind, columns, table.seconds, device, words)
         self._points = self._at(columns)
         self._off = np.log(table.seconds / self.law.seconds(self.kind, columns, device, words))
+        self._seconds = table.seconds
         shapes = zip(*(columns[name].tolist() for name in self.kind.sizes), strict=True)
         self.exact: dict[tuple[float, ...], float] = dict(zip(shapes, table.seconds.tolist(), strict=True))
 
@@ -33,17 +34,22 @@ class Measured:
         """Seconds by the law and by how far near rows are off it; and whether a shape is beyond the measured range."""
         inside = {name: sizes[name].clip(self.low[name], self.high[name]) for name in self.kind.sizes}
         outside = np.any([inside[name] != sizes[name] for name in self.kind.sizes], axis=0)
-        off = borrowed(self._points, self._off, self._at(inside), self.kind.neighbours)
-        return self.law.seconds(self.kind, sizes, self.device, self.words) * np.exp(off), outside
+        wanted = self._at(inside)
+        off = borrowed(self._points, self._off, wanted, self.kind.neighbours)
+        law = self.law.seconds(self.kind, sizes, self.device, self.words)
+        if self.kind.nearest:
+            at_edge = law if not outside.any() else self.law.seconds(self.kind, inside, self.device, self.words)
+            own = np.log(self._seconds[self._nearest(wanted)] / at_edge)
+            off += self.kind.nearest * (own - off)
+        return law * np.exp(off), outside
 
     def nearest(self, sizes: Mapping[str, Floats]) -> Floats:
         """What a simple table look-up would say: the nearest row's seconds."""
-        wanted = self._at(sizes)
-        made: Floats = np.empty(len(wanted))
-        seconds = np.array(list(self.exact.values()))
-        for row, point in enumerate(wanted):
-            made[row] = seconds[np.abs(self._points - point).sum(axis=1).argmin()]
-        return made
+        return self._seconds[self._nearest(self._at(sizes))]
+
+    def _nearest(self, wanted: Floats) -> NDArray[np.int64]:
+        """The row that is nearest to each point."""
+        return np.array([np.abs(self._points - point).sum(axis=1).argmin() for point in wanted], np.int64)
 
     def _at(self, sizes: Mapping[str, Floats]) -> Floats:
         made: Floats = self.kind.coordinates(sizes) / np.array(self.kind.scales)

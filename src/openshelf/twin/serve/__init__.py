@@ -5,7 +5,7 @@ from openshelf.twin.serve.fitting import closed_form, fit_law, rows_of
 from openshelf.twin.serve.law import ENGINES, StepLaw, shipped
 from openshelf.twin.serve.model import ServedModel, find_model, model_names, model_of
 from openshelf.twin.serve.predict import Predicted, predict
-from openshelf.twin.serve.requests import Requests, drawn, made_of, read_requests
+from openshelf.twin.serve.requests import Requests, drawn, drawn_of_clients, is_clients, made_of, read_requests
 from openshelf.twin.serve.scenario import Machine, Scenario, machine_of, pool_curve, run_scenario
 from openshelf.twin.serve.settings import Setting, read_settings
 from openshelf.twin.serve.simulate import ROUTINGS, Engine, Pool, Served, serve
@@ -36,12 +36,14 @@ __all__ = [
     "curve",
     "difference",
     "drawn",
+    "drawn_of_clients",
     "error_of",
     "find_model",
     "fit_law",
     "grid",
     "hit_rate",
     "machine_of",
+    "is_clients",
     "made_of",
     "model_names",
     "model_of",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,15 @@ from openshelf.errors import BadInput
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.uint32]
-_TIMES = ("timestamp", "arrival_time", "arrives_s", "t", "TIMESTAMP")
-_INPUTS = ("input_length", "input_toks", "input_tokens", "ContextTokens", "prompt_tokens")
-_OUTPUTS = ("output_length", "output_toks", "output_tokens", "GeneratedTokens", "completion_tokens")
+_TIMES = ("timestamp", "arrival_time", "arrives_s", "t", "TIMESTAMP", "Timestamp")
+_INPUTS = ("input_length", "input_toks", "input_tokens", "ContextTokens", "prompt_tokens", "Request tokens")
+_OUTPUTS = (
+    "output_length", "output_toks", "output_tokens", "GeneratedTokens", "completion_tokens", "Response tokens"
+)  # fmt: skip
+_CLIENTS = {"client", "t_s", "requests_per_s", "cv"}
+"""Columns of ServeGen's clients: how often each asks, and how unevenly, from a time on."""
 _BLOCK_TOKENS = 512
+_LONGEST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,12 @@ def read_requests(path: Path) -> Requests:
         raise BadInput(f"there is no trace {path}")
     with path.open(newline="") as file:
         if path.suffix == ".csv":
-            return _made(list(enumerate(csv.DictReader(file), 2)), path)
+            rows_of_file: list[tuple[int, Mapping[str, Any]]] = list(enumerate(csv.DictReader(file), 2))
+            if rows_of_file and rows_of_file[0][1].keys() >= _CLIENTS:
+                raise BadInput(
+                    f"{path} says how often clients ask, not what: give the lengths of their requests, too (--lengths)"
+                )
+            return _made(rows_of_file, path)
         lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
     rows: list[tuple[int, Mapping[str, Any]]] = []
     for number, line in lines:
@@ -137,6 +148,44 @@ def read_requests(path: Path) -> Requests:
     return _made(rows, path)
 
 
+def is_clients(path: Path) -> bool:
+    """Whether a file has ServeGen's columns of clients."""
+    if path.suffix != ".csv" or not path.is_file():
+        return False
+    with path.open(newline="") as file:
+        return set(next(csv.reader(file), [])) >= _CLIENTS
+
+
+def drawn_of_clients(
+    path: Path, input_tokens: tuple[float, float], output_tokens: tuple[float, float], *, seed: int = 0
+) -> Requests:
+    """Arrivals by ServeGen's table: each client's from `t_s` on until the next window, gaps by a gamma law of its `cv`;
+    lengths evenly from ranges."""
+    random = np.random.default_rng(seed)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    try:
+        found = [(row["client"], float(row["t_s"]), float(row["requests_per_s"]), float(row["cv"])) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path} has something else than numbers in {', '.join(sorted(_CLIENTS))}: {error}") from None
+    if not all(math.isfinite(value) and value >= 0 for row in found for value in row[1:]):
+        raise BadInput(f"{path} has a time, rate or cv below 0, or none: expected numbers from 0 on")
+    starts = sorted({row[1] for row in found})
+    window = min((later - earlier for earlier, later in pairwise(starts)), default=600.0)
+    times: list[float] = []
+    for _, start, rate, variation in found:
+        variation = max(variation, 1e-3)
+        at = start - random.random() / rate if rate else math.inf
+        while (at := at + random.gamma(1 / variation**2, variation**2 / rate if rate else 0.0)) < start + window:
+            if at >= start:
+                times.append(at)
+    if not times:
+        raise BadInput(f"no client of {path} asks anything")
+    times.sort()
+    lengths = [random.uniform(*each, len(times)) for each in (input_tokens, output_tokens)]
+    return made_of(np.array(times) - times[0], *lengths)
+
+
 def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((row[name] for name in names if row.get(name) not in (None, "")), None)
 
@@ -145,7 +194,8 @@ def _seconds(value: Any, milliseconds: bool) -> float:
     try:
         return float(value) / (1e3 if milliseconds else 1.0)
     except ValueError:
-        return datetime.fromisoformat(str(value)[:26]).timestamp()
+        date = datetime.fromisoformat(str(value)[:26])
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def _made(rows: list[tuple[int, Mapping[str, Any]]], path: Path) -> Requests:
@@ -155,10 +205,10 @@ def _made(rows: list[tuple[int, Mapping[str, Any]]], path: Path) -> Requests:
         try:
             at = _seconds(time, "hash_ids" in row)
             found = (at, int(lengths[0]), int(lengths[1]), [int(each) for each in row.get("hash_ids") or ()])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             bad.append(number)
             continue
-        if found[1] < 1 or found[2] < 0:
+        if not math.isfinite(at) or not 1 <= found[1] <= _LONGEST or not 0 <= found[2] <= _LONGEST:
             bad.append(number)
             continue
         good.append(found)

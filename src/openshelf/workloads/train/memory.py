@@ -59,7 +59,7 @@ def _inner(model: Model) -> float:
     if not model.moe_layers:
         return float(model.ffn)
     share = model.moe_layers / model.layers
-    return share * model.moe_ffn * (model.topk + model.shared_experts) + (1 - share) * model.ffn
+    return share * (model.moe_ffn * model.topk + model.shared_ffn) + (1 - share) * model.ffn
 
 
 def kept_micro_batches(plan: Plan) -> float:

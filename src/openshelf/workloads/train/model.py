@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import nearest
+from openshelf.twin.ops import read_config, transformer_of
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Model:
     gated: bool = False
     experts: int = 0
     topk: int = 0
-    shared_experts: int = 0
+    shared_ffn: int = 0
     moe_ffn: int = 0
     moe_layers: int = 0
     lora: bool = False
+    tied: bool = False
     low_rank: int = 0
     """Weights of a layer's attention where its projections are of low rank (MLA); 0: they are whole."""
 
@@ -74,19 +75,22 @@ class Model:
         return self._matrices * self.hidden * self.moe_ffn
 
     @property
+    def shared_weights(self) -> int:
+        """Of one layer's part that all tokens use beside their experts."""
+        return self._matrices * self.hidden * self.shared_ffn
+
+    @property
     def parameters(self) -> int:
         dense = self.layers - self.moe_layers
-        moe = self.moe_layers * (
-            self.expert_weights * (self.experts + self.shared_experts) + self.hidden * self.experts
-        )
-        embedding = self.vocab * self.hidden * (2 if self.gated else 1)
+        moe = self.moe_layers * (self.expert_weights * self.experts + self.shared_weights + self.hidden * self.experts)
+        embedding = self.vocab * self.hidden * (1 if self.tied else 2)
         return self.layers * self.attention_weights + dense * self.dense_weights + moe + embedding
 
     @property
     def active_parameters(self) -> int:
         """Those that a token meets, without the look-up of its embedding."""
         dense = self.layers - self.moe_layers
-        moe = self.moe_layers * self.expert_weights * (self.topk + self.shared_experts)
+        moe = self.moe_layers * (self.expert_weights * self.topk + self.shared_weights)
         return self.layers * self.attention_weights + dense * self.dense_weights + moe + self.vocab * self.hidden
 
     def forward_flop(self, sequences: float) -> float:
@@ -101,7 +105,7 @@ class Model:
 
 def gpt(name: str, hidden: int, layers: int, heads: int, seq: int, vocab: int = 51200) -> Model:
     """As GPT-3: a feed-forward part of four times the width, and no gate."""
-    return Model(name, hidden, layers, heads, seq, 4 * hidden, vocab)
+    return Model(name, hidden, layers, heads, seq, 4 * hidden, vocab, tied=True)
 
 
 def mla_weights(hidden: int, heads: int, query: int, kept: int, rope: int, head: int, value: int) -> int:
@@ -118,13 +122,13 @@ MODELS = {
         gpt("megatron-530b", 20480, 105, 128, 2048),
         gpt("megatron-1t", 25600, 128, 160, 2048),
         gpt("gopher-280b", 16384, 80, 128, 2048),
-        Model("palm-540b", 18432, 118, 48, 2048, 73728, 256000, head_dim=256),
+        Model("palm-540b", 18432, 118, 48, 2048, 73728, 256000, head_dim=256, tied=True),
         Model("llama2-70b", 8192, 80, 64, 4096, 28672, 32000, 8, gated=True),
         Model("llama3.1-8b", 4096, 32, 32, 8192, 14336, 128256, 8, gated=True),
         Model("llama3.1-405b", 16384, 126, 128, 8192, 53248, 128256, 8, gated=True),
         Model(
             "deepseek-v3", 7168, 61, 128, 4096, 18432, 129280, gated=True, head_dim=128, experts=256, topk=8,
-            shared_experts=1, moe_ffn=2048, moe_layers=58, low_rank=mla_weights(7168, 128, 1536, 512, 64, 128, 128),
+            shared_ffn=2048, moe_ffn=2048, moe_layers=58, low_rank=mla_weights(7168, 128, 1536, 512, 64, 128, 128),
         ),
         Model(
             "mixtral-8x7b", 4096, 32, 32, 4096, 14336, 32000, 8, gated=True, experts=8, topk=2, moe_ffn=14336,
@@ -150,40 +154,20 @@ def model_of(name: str, seq: int | None = None) -> Model:
 
 
 def _from_file(path: Path) -> Model:
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read as a transformers config.json: {error}") from None
-    return from_config(config, path.stem if path.stem != "config" else path.resolve().parent.name)
+    file = path / "config.json" if path.is_dir() else path
+    return from_config(read_config(file), file.stem if file.stem != "config" else file.resolve().parent.name)
 
 
 def from_config(config: Mapping[str, Any], name: str) -> Model:
-    """From a transformers config; raises BadInput with the fields that are missing."""
-    text = config.get("text_config") or config
-
-    def field(*names: str, default: int | None = None) -> int:
-        for each in names:
-            if text.get(each) is not None:
-                return int(text[each])
-        if default is None:
-            raise BadInput(f"the config of {name!r} has no {' or '.join(names)}; it is needed to know the model's size")
-        return default
-
-    hidden, layers = field("hidden_size", "n_embd", "d_model"), field("num_hidden_layers", "n_layer", "num_layers")
-    heads = field("num_attention_heads", "n_head")
-    experts = field("num_local_experts", "n_routed_experts", "num_experts", default=0)
-    gated = str(text.get("hidden_act", "silu")) in ("silu", "swiglu", "swish") and "n_embd" not in text
-    dense_first = field("first_k_dense_replace", default=0)
-    kept, low_rank = field("kv_lora_rank", default=0), 0
-    if kept:
-        head = field("qk_nope_head_dim", default=128)
-        sizes = field("q_lora_rank", default=0), kept, field("qk_rope_head_dim", default=64), head
-        low_rank = mla_weights(hidden, heads, *sizes, field("v_head_dim", default=head))
+    """From a transformers config; raises BadInput with what is missing, or why it is none that can be simulated."""
+    found = transformer_of(config, name)
+    low_rank = 0
+    if found.kept:
+        low_rank = mla_weights(
+            found.hidden, found.heads, found.query, found.kept, found.rope, found.head_dim, found.value
+        )
     return Model(
-        name, hidden, layers, heads, field("max_position_embeddings", "n_positions", default=4096),
-        field("intermediate_size", "n_inner", default=4 * hidden), field("vocab_size"),
-        field("num_key_value_heads", default=heads), field("head_dim", default=hidden // heads), gated, experts,
-        field("num_experts_per_tok", "num_experts_per_token", default=0), field("n_shared_experts", default=0),
-        field("moe_intermediate_size", default=field("intermediate_size", default=4 * hidden)) if experts else 0,
-        layers - dense_first if experts else 0, low_rank=low_rank,
+        name, found.hidden, found.layers, found.heads, found.positions, found.ffn, found.vocab, found.kv_heads,
+        found.head_dim, found.gated, found.experts, found.topk, found.shared_ffn, found.expert_ffn, found.moe_layers,
+        low_rank=low_rank, tied=found.tied,
     )  # fmt: skip

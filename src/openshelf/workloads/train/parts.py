@@ -93,12 +93,10 @@ def _experts(model: Model, plan: Plan, cluster: Cluster, rows: float) -> Parts:
         "memory": (size * local * model.expert_weights / split + _WIDE * each * wide) / memory,
         "host": 10e-6,
     }
-    shared = products(
-        model, plan, cluster, model.shared_experts * model.expert_weights / plan.tp, rows, 2 * model.hidden
-    )
+    shared = products(model, plan, cluster, model.shared_weights / plan.tp, rows, 2 * model.hidden)
     there = exchange(cluster, "ep", "all_to_all", size * each * model.hidden, plan.ep, plan.tp if split > 1 else 1)
     back = exchange(cluster, "ep", "all_to_all", _WIDE * each * model.hidden, plan.ep, plan.tp if split > 1 else 1)
-    return total((1.0, routed), (1.0 if model.shared_experts else 0.0, shared), (1.0, there), (1.0, back))
+    return total((1.0, routed), (1.0 if model.shared_ffn else 0.0, shared), (1.0, there), (1.0, back))
 
 
 def head_forward(model: Model, plan: Plan, cluster: Cluster) -> Parts:
