@@ -36,10 +36,11 @@ $(VENV)/.test: $(VENV)/.tools | $(VENV)/.built
 	$(BIN)/pip install -q --no-deps torchrec==1.8.0
 	touch $@
 
-# The native tests need no Python packages: they are built and run while those are installed.
+# The native tests need no Python packages: they are built and run while those are installed. Types are checked by one
+# process that waits for nothing, so beside tests, which wait much.
 test:
-	+$(MAKE) --no-print-directory -j 2 native-test lint
-	+$(MAKE) --no-print-directory pytest
+	+$(MAKE) --no-print-directory -j 2 native-test $(VENV)/.built $(VENV)/.test
+	+$(MAKE) --no-print-directory -j 3 lint pytest-parallel pytest-serial
 
 lint: $(VENV)/.built $(VENV)/.test
 	$(BIN)/ruff check .
@@ -48,7 +49,7 @@ lint: $(VENV)/.built $(VENV)/.test
 
 define native_run
 	$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DOSF_TESTS=ON $(2) > build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
-	$(CMAKE) --build build/$(1) -- --quiet
+	MAKEFLAGS= $(CMAKE) --build build/$(1) -- --quiet # ninja shares no job server with make
 	$(BIN)/ctest --test-dir build/$(1) --output-on-failure -j 2
 endef
 
@@ -81,16 +82,17 @@ native-odr: $(VENV)/.built
 
 # Three workers on two cores, and one for the tests that take long and mostly wait: threads of torch that spin for each other
 # would hold up everybody.
-pytest: export OMP_WAIT_POLICY := passive
-pytest: $(VENV)/.built $(VENV)/.test
+pytest-parallel pytest-serial: export OMP_WAIT_POLICY := passive
+pytest:
 	+$(MAKE) --no-print-directory -j 2 pytest-parallel pytest-serial
 
-pytest-parallel:
+pytest-parallel: $(VENV)/.built $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 10 -m "not serial and not soak"
 
-pytest-serial:
+# Only files that have one of them are read: reading all takes as long as many tests.
+pytest-serial: $(VENV)/.built $(VENV)/.test
 	@mkdir -p build
-	$(BIN)/python -m pytest --durations 10 -m "serial and not soak" > build/serial.log 2>&1; result=$$?; cat build/serial.log; exit $$result
+	$(BIN)/python -m pytest --durations 10 -m "serial and not soak" $$(grep -rl --include='*.py' 'mark\.serial' tests) > build/serial.log 2>&1; result=$$?; cat build/serial.log; exit $$result
 
 # The extension itself under AddressSanitizer and UBSan, in an environment of its own, which sees the other one. A run has no
 # leaks to look for (Python leaves some), and signals are the tests' own. Whatever a process says, a keeper or a killed one too, lies in reports/.
@@ -119,7 +121,7 @@ pytest-asan: $(ASAN)/.built
 soak: $(VENV)/.built $(VENV)/.test native-test
 	OPENSHELF_SOAK=1 build/native/net_wire_attack_test
 	OPENSHELF_SOAK=1 build/native/engine_durable_test
-	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench -m "soak or not soak"
+	OPENSHELF_SOAK=1 $(BIN)/python -m pytest tests/crash tests/space tests/storm tests/offload tests/bench tests/tables -m "soak or not soak"
 	OPENSHELF_SOAK=1 $(BIN)/python -m pytest -n 2 tests/adapters/transformers/test_architectures.py -m soak
 	$(BIN)/python -m pytest -n 2 tests/models -m soak
 	OPENSHELF_FUZZ_CASES=200000 OPENSHELF_SEED=$$(date +%s) $(BIN)/python -m pytest tests/fuzz # a case that fails says its number

@@ -61,7 +61,7 @@ def space(home: Path) -> Iterator[Space]:
 
 @pytest.fixture
 def peer(home: Path) -> Iterator[Peer]:
-    """One other process, started by spawn."""
+    """One other process."""
     with Peer() as process:
         yield process
 

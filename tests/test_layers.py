@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -198,3 +200,16 @@ def test_a_package_shows_what_it_says(package: str) -> None:
 def test_public_names_are_these() -> None:
     assert set(openshelf.__all__) == PUBLIC
     assert all(hasattr(openshelf, name) for name in PUBLIC)
+
+
+def test_a_process_that_uses_a_space_reads_little_else() -> None:
+    """Many processes are started: each would read the fabric, pools and tables for nothing."""
+    code = (
+        "import sys, openshelf\n"
+        "print(*(name for name in ('fabric', 'kv', 'tables') if f'openshelf.{name}' in sys.modules))\n"
+        "assert set(openshelf.__all__) <= set(dir(openshelf))\n"
+        "from openshelf import *\n"
+        "assert openshelf.kv.KVPool is KVPool and openshelf.fabric.Fabric is Fabric and openshelf.tables.Table is Table"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("", "")

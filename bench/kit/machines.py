@@ -65,13 +65,13 @@ def wanted(machine: str) -> Wanted:
 def fabric_of(
     calibration: Calibration, ranks: int, per_domain: int = 0, card_bytes_per_s: float = 50e9, between: str = "forward"
 ) -> Fabric:
-    """Ranks of a calibrated machine: on one switch, or in domains with a rail for each rank between them.
+    """So many ranks or more of a calibrated machine: on one switch, or in whole domains with a rail for each rank.
 
     Links have their public rates, the network is InfiniBand. With `between="reduce"` its switches add up.
     """
     made = yaml_of(calibration)
     link, card = calibration.link_bytes_per_s, card_bytes_per_s
-    domains = ranks // per_domain if per_domain else 1
+    domains = -(-ranks // per_domain) if per_domain else 1
 
     def figure(value: float) -> dict[str, object]:
         return {"value": value, "source": "published", "note": "a public figure"}

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -92,9 +92,12 @@ def machine() -> dict[str, Any]:
 
 
 def arguments(
-    description: str, *, with_peers: bool = False, with_seeds: bool = False, with_data: bool = False
-) -> argparse.Namespace:
+    description: str, *, with_peers: bool = False, with_seeds: bool = False, with_data: bool = False,
+    cases: Sequence[str] = (),
+) -> argparse.Namespace:  # fmt: skip
     parser = argparse.ArgumentParser(description=description)
+    if cases:
+        parser.add_argument("--case", nargs="+", choices=cases, help="these only")
     if with_data:
         parser.add_argument("--data", metavar="DIRECTORY", help="where the measured tables are")
     if with_peers:

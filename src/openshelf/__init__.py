@@ -1,10 +1,15 @@
 """Openshelf: one memory address space for AI."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from openshelf.errors import OpenshelfError
-from openshelf.fabric import Fabric
-from openshelf.kv import KVPool, Layout
 from openshelf.space import Array, Atomic, Barrier, Channel, Counter, Folder, Lock, Space, Transfer, Where, spaces
-from openshelf.tables import Table
+
+if TYPE_CHECKING:
+    from openshelf.fabric import Fabric
+    from openshelf.kv import KVPool, Layout
+    from openshelf.tables import Table
 
 __all__ = [
     "Array",
@@ -25,10 +30,24 @@ __all__ = [
     "spaces",
 ]
 
+# Read when first asked for: most processes use a space alone, and many are started.
+_LATER = {"Fabric": "fabric", "KVPool": "kv", "Layout": "kv", "Table": "tables"}
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # asked for seldom, and dear to find
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        found = getattr(import_module(f"openshelf.{_LATER[name]}"), name)
+    elif name in _LATER.values():
+        return import_module(f"openshelf.{name}")
+    elif name == "__version__":  # asked for seldom, and dear to find
         from importlib.metadata import version
 
-        return version("openshelf")
-    raise AttributeError(f"module 'openshelf' has no attribute {name!r}")
+        found = version("openshelf")
+    else:
+        raise AttributeError(f"module 'openshelf' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LATER.values()})

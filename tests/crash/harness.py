@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 from openshelf import Space, _core
 from tests.crash.worker import PAUSE, STOP, words, work
+from tests.processes import fork_server
 
 WORKERS = 4
 WATCHDOG = 60.0
@@ -77,8 +77,7 @@ class Harness:
     def __init__(self, home: Path, seed: int, recovery: bool = True) -> None:
         self.random, self.recovery = random.Random(seed), recovery
         self.path = str(home / "crash")
-        self.context: Any = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["openshelf"])
+        self.context = fork_server()
         _core.set_recovery(recovery)
         self.space = Space.create("crash", "128MiB")
         self.space.zeros("control", 2 + WORKERS, "int32")

@@ -16,7 +16,7 @@ SEED = int(os.environ.get("OPENSHELF_SEED", "1"))
 @pytest.mark.serial
 @pytest.mark.parametrize("part", range(25 if SOAK else 1))
 def test_space_is_whole_after_every_kill(home: Path, part: int) -> None:
-    Harness(home, SEED + part).run(kills=200)
+    Harness(home, SEED + part).run(kills=200 if SOAK else 100)
 
 
 @pytest.mark.serial
@@ -28,4 +28,4 @@ def test_harness_finds_the_damage_when_nothing_is_recovered(home: Path) -> None:
 @pytest.mark.serial
 @pytest.mark.parametrize("part", range(10 if SOAK else 1))
 def test_space_is_whole_after_everybody_was_killed(home: Path, part: int) -> None:
-    Harness(home, SEED + part).run_killing_all(rounds=60)
+    Harness(home, SEED + part).run_killing_all(rounds=60 if SOAK else 30)

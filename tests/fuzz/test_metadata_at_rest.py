@@ -14,7 +14,7 @@ import pytest
 from openshelf import Space
 from tests.fuzz import cases
 
-CASES = int(os.environ.get("OPENSHELF_FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("OPENSHELF_FUZZ_CASES", "8000"))
 FIRST = int(os.environ.get("OPENSHELF_SEED", "0"))
 WATCHDOG = 60.0  # for one case
 WORKERS = 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -35,7 +34,7 @@ from tests.kv.flash_worker import (
     tokens_of,
 )
 from tests.kv.prompts import assert_sound
-from tests.processes import in_fresh_process
+from tests.processes import fork_server, in_fresh_process
 
 DRAM = "32MiB"
 PROMPTS = 128  # of 1 MiB each: four times dram
@@ -202,8 +201,7 @@ def test_without_faults_a_match_is_as_long_as_memory(
 
 def test_keepers_and_workers_are_killed(large: Space, home: Path) -> None:
     chance, verdict = random.Random(3), home / "verdict"
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["openshelf", "tests.kv.flash_worker"])
+    context = fork_server()
 
     def start() -> Any:
         seed = chance.getrandbits(32)

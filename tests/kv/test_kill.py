@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ import numpy as np
 from openshelf import KVPool, Space
 from tests.kv.prompts import LAYOUT, assert_sound, check_hit, look, put, small_pool, tokens_of
 from tests.kv.worker import OK, PATHS, SYSTEM, churn, path_of, store
+from tests.processes import fork_server
 
 WORKERS = 3
 
@@ -23,8 +23,7 @@ WORKERS = 3
 def run(home: Path, target: Callable[..., None], kills: int, seed: int, check: Callable[[], None]) -> None:
     """Lets workers work, kills one after another at random moments and starts the next."""
     chance, verdict = random.Random(seed), home / "verdict"
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["openshelf", "tests.kv.worker"])
+    context = fork_server()
 
     def start() -> Any:
         process = context.Process(target=target, args=(str(home), chance.getrandbits(32), str(verdict)), daemon=True)
@@ -96,7 +95,7 @@ def test_a_pool_that_everybody_died_in_is_whole(home: Path) -> None:
         put(pool, SYSTEM)
         pool.pin(tokens_of(SYSTEM))
     for round_ in range(3):
-        context: Any = multiprocessing.get_context("forkserver")
+        context = fork_server()
         workers = [context.Process(target=churn, args=(str(home), round_ * 10 + n, str(home / "v"))) for n in range(3)]
         for worker in workers:
             worker.start()
