@@ -59,14 +59,33 @@ def serve(pipe: Connection, environment: dict[str, str]) -> None:
 
 
 def stop_process(pid: int) -> None:
-    """SIGSTOP, and back when it has stopped: on a busy machine its threads go on for a while after kill() returns."""
+    """SIGSTOP, and back when it has stopped: on a busy machine its threads go on for a while after kill() returns.
+
+    A thread that populates pages waits in the kernel until another thread of its process answers the fault. It cannot
+    stop there, and does nothing either: it counts as stopped when it has not moved while all others were stopped.
+    """
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + WATCHDOG
-    threads = Path(f"/proc/{pid}/task")
-    while any(stat.read_text().rsplit(")", 1)[1].split()[0] != "T" for stat in threads.glob("*/stat")):
+    seen: dict[Path, tuple[str, str]] = {}
+    while True:
+        before, seen = seen, {thread: _doing(thread) for thread in Path(f"/proc/{pid}/task").iterdir()}
+        if all(state in "TZX" for state, _ in seen.values()):  # one that has ended does not run either
+            return
+        if seen == before and all(state in "TDZX" for state, _ in seen.values()):
+            return
         if time.monotonic() > end:
-            raise Hung(f"process {pid} does not stop")
-        time.sleep(0.002)
+            raise Hung(f"process {pid} does not stop: {[(thread.name, *doing) for thread, doing in seen.items()]}")
+        time.sleep(0.05 if any(state == "D" for state, _ in seen.values()) else 0.002)
+
+
+def _doing(thread: Path) -> tuple[str, str]:
+    """The state of a thread, and how often it has left a processor; "X" for one that has ended."""
+    try:
+        state = (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        switches = [line for line in (thread / "status").read_text().splitlines() if "ctxt_switches" in line]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", ""
+    return state, " ".join(switches)
 
 
 # What other processes of tests import, together. torch, too, where this process has it: many tests' modules import it.
