@@ -246,9 +246,8 @@ def _drifting(setting: Setting, solved: Sequence[_Solved]) -> float:
             start = np.maximum(ready[src], free[src]) if single else ready[src]
             free[src] = start + wire
             arrive = start + each.delay + wire
-            ready[received] = 0.0
             np.maximum.at(ready, dst, arrive)
-            ready[src[~received[src]]] = arrive[~received[src]]
+            np.maximum.at(ready, src[~received[src]], arrive[~received[src]])
             last = max(last, float(arrive.max()))
             half = last if turn == most // 2 else half
         if each.step.times > most:
