@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.flows import Flows
 
-_ROUNDS = 80
+_ROUNDS, _MOST_ROUNDS = 80, 600  # and times the steps: what takes longer has few alike
+_GLANCE = 3  # rounds in which most classes of one step show
 _Words = NDArray[np.uint64]
 
 
@@ -41,7 +42,7 @@ def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> 
     found = _Refined(network, steps, ranks)
     total = sum(len(flows) for flows in steps)
     before = 0
-    for _ in range(_ROUNDS):
+    for _ in range(min(_ROUNDS, max(4, _MOST_ROUNDS // len(steps)))):
         count = found.refine()
         if 2 * found.flow_classes > total:
             return None
@@ -49,6 +50,14 @@ def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> 
             return _quotient(network, variants, found, ranks)
         before = count
     return None
+
+
+def classes(network: Network, flows: Flows, ranks: int) -> int:
+    """Classes of a step's flows, at the least: beside other steps there may be more."""
+    found = _Refined(network, [flows], ranks)
+    for _ in range(_GLANCE):
+        found.refine()
+    return found.flow_classes
 
 
 class _Refined:
@@ -96,8 +105,8 @@ class _Refined:
             resource = self.by_resource[i].added(resource, _mix(np.repeat(word, np.diff(flows.at))))
             connection = self.by_way[i].added(connection, _mix(word + np.uint64(5)))
         self.rank, self.resource, self.connection = _mix(rank), _mix(resource), _mix(connection)
-        self.flow_classes = sum(len(np.unique(word)) for word in self.flow)
-        return self.flow_classes + sum(len(np.unique(each)) for each in (self.rank, self.resource, self.connection))
+        self.flow_classes = sum(_different(word) for word in self.flow)
+        return self.flow_classes + sum(_different(each) for each in (self.rank, self.resource, self.connection))
 
 
 def _quotient(network: Network, variants: Sequence[Sequence[Flows]], found: _Refined, ranks: int) -> Alike:
@@ -187,6 +196,11 @@ class _Rows:
         made = to.copy()
         made[self._rows] += np.add.reduceat(words[self._order], self._begins)
         return made
+
+
+def _different(words: _Words) -> int:
+    ordered = np.sort(words)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(words))
 
 
 def _mix(word: _Words) -> _Words:

@@ -70,7 +70,8 @@ class Plans:
     sizes: tuple[int, ...] = ()
     which: tuple[int, ...] = ()
     order: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    _made: dict[Any, list[Step]] = field(default_factory=dict)
+    made: dict[Any, list[Step]] = field(default_factory=dict)
+    """Steps that were made, by algorithm and chunks."""
 
     def __post_init__(self) -> None:
         self.sizes, self.which, self.order = filled(self.network.dimensions, self.ask.who)
@@ -109,13 +110,13 @@ class Plans:
             ]
             return Plan(algorithm, self.order, [switched(self.network, self.order, steps)], chunks, False)
         key = (algorithm, chunks)
-        if key not in self._made:
-            if algorithm not in self._made:
-                self._made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
+        if key not in self.made:
+            if algorithm not in self.made:
+                self.made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
             size = ask.nbytes / chunks
-            steps = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
-            self._made[key] = switched(self.network, ask.who, steps)
-        return Plan(algorithm, ask.who, [self._made[key]], chunks, piped)
+            steps = [replace(step, nbytes=step.nbytes * size) for step in self.made[algorithm]]
+            self.made[key] = switched(self.network, ask.who, steps)
+        return Plan(algorithm, ask.who, [self.made[key]], chunks, piped)
 
     def _by_rails(self, chunks: int) -> Plan:
         if self.ask.kind != "all_to_all" or len(self.sizes) < 2 or any(self.network.reconfiguration_s):
@@ -124,9 +125,9 @@ class Plans:
                 f"dimensions or more of a network without circuit switches, and these fill {self.sizes or '(none)'}"
             )
         key = (RAILS, chunks)
-        if key not in self._made:
-            self._made[key] = by_rails(self.sizes, self.ask.nbytes / chunks)
-        return Plan(RAILS, self.order, [self._made[key]], chunks, False)
+        if key not in self.made:
+            self.made[key] = by_rails(self.sizes, self.ask.nbytes / chunks)
+        return Plan(RAILS, self.order, [self.made[key]], chunks, False)
 
     def _in_dimensions(self, algorithm: str, chunks: int) -> Plan:
         ask, rotating = self.ask, algorithm.startswith(ROTATING)
@@ -145,10 +146,10 @@ class Plans:
         variants = []
         for first in firsts:
             key = (algorithm, chunks, first)
-            if key not in self._made:
-                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
-                self._made[key] = switched(self.network, self.order, steps)
-            variants.append(self._made[key])
+            if key not in self.made:
+                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self.made)
+                self.made[key] = switched(self.network, self.order, steps)
+            variants.append(self.made[key])
         return Plan(algorithm, self.order, variants, chunks, chunks > 1)
 
     def candidates(self) -> list[str]:
@@ -179,8 +180,7 @@ class Plans:
         kind = self.ask.kind
         if not self.sizes or kind not in dimensions.KINDS:
             return []
-        phase = {"all_to_all": kind, "all_reduce": "reduce_scatter", "broadcast": "all_gather"}.get(kind, kind)
-        each = [self._fitting(phase, at) for at in range(len(self.sizes))]
+        each = [self._fitting(self._phase(), at) for at in range(len(self.sizes))]
         last = self._fitting(kind, len(self.sizes) - 1)
         same = [[name] * (len(each) - 1) for name in each[0] if all(name in names for names in each[:-1])]
         inner = [list(names) for names in product(*each[:-1])]
@@ -190,6 +190,26 @@ class Plans:
         if kind in ("all_reduce", "reduce_scatter", "all_gather") and not any(self.network.reconfiguration_s):
             made += [ROTATING + BY.join([*names, names[0]]) for names in same if names[0] in each[-1]]
         return made
+
+    def varied(self, algorithm: str) -> list[str]:
+        """The same with another algorithm in one of its dimensions, where there are more than two."""
+        rotating = ROTATING if algorithm.startswith(ROTATING) else ""
+        names = algorithm.removeprefix(ROTATING).split(BY)
+        if len(names) < 3:
+            return []
+        made = []
+        for at in range(len(names)):
+            last = at == len(names) - 1 and not rotating
+            kind = self.ask.kind if last else self._phase()
+            for name in self._fitting(kind, at):
+                other = [*names[:at], name, *names[at + 1 :]]
+                made += [rotating + BY.join(other)] if name != names[at] else []
+        return made
+
+    def _phase(self) -> str:
+        """What all dimensions but the last do."""
+        kind = self.ask.kind
+        return {"all_reduce": "reduce_scatter", "broadcast": "all_gather"}.get(kind, kind)
 
     def _fitting(self, kind: str, at: int) -> list[str]:
         """The algorithms for a phase in one of the dimensions that the ranks fill."""
