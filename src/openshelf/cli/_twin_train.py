@@ -113,6 +113,7 @@ def _plain(step: Step, constants: Constants) -> dict[str, Any]:
     return {
         "model": step.model.name, "cluster": step.cluster.name, "accelerator": step.cluster.accelerator.name,
         "seconds": step.seconds, "mfu": step.mfu, "error": constants.error, "constants": constants.name,
+        "measured": step.plan.dtype in constants.measured.get(step.cluster.accelerator.name, ()),
         "by_cause_s": step.by_cause, "exposed_s": step.exposed_s, "memory_bytes": memory,
         "plan": {name: getattr(step.plan, name) for name in step.plan.__dataclass_fields__},
     }  # fmt: skip
@@ -142,7 +143,7 @@ def _print_step(step: Step, constants: Constants) -> None:
     )
     if step.memory.host:
         print(f"in host memory: {format_size(int(step.memory.host))} for each device")
-    print(f"about {100 * constants.error:.0f} % off, by constants {constants.name} ({constants.source})")
+    print(constants.accuracy(step.cluster, step.plan.dtype))
 
 
 def _print_found(best: tuple[Step, ...], constants: Constants) -> None:
@@ -165,4 +166,4 @@ def _print_found(best: tuple[Step, ...], constants: Constants) -> None:
             "no difference shown" if close else "",
         )  # fmt: skip
     console().print(table)
-    print(f"about {100 * constants.error:.0f} % off, by constants {constants.name} ({constants.source})")
+    print(constants.accuracy(best[0].cluster, best[0].plan.dtype))

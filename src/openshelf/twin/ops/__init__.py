@@ -8,7 +8,7 @@ from openshelf.twin.ops.laws import LAWS, Law, fit_law, fit_slowness, law_of, la
 from openshelf.twin.ops.operators import HOW, Operators, OpTime, OpTimes
 from openshelf.twin.ops.score import FOLDS, Left, error, fold_of, left_out
 from openshelf.twin.ops.table import OpTable, read_folder, read_tables, write_table
-from openshelf.twin.ops.transformer import Transformer, read_config, transformer_of
+from openshelf.twin.ops.transformer import Transformer, name_key, read_config, transformer_of
 
 __all__ = [
     "FOLDS",
@@ -36,6 +36,7 @@ __all__ = [
     "law_of",
     "laws_of",
     "left_out",
+    "name_key",
     "read_config",
     "read_folder",
     "read_tables",
