@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.errors import BadInput
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def add(parts: Any) -> None:
     one.add_argument(
         "--offload", default="", metavar="KINDS", help="weights, optimizer, activations; several by commas"
     )
-    one.add_argument("--timeline", type=Path, metavar="FILE", help="write every pass of the pipeline as CSV")
+    one.add_argument("--timeline", type=output_file, metavar="FILE", help="write every pass of the pipeline as CSV")
     one.set_defaults(run=run_train)
     two.add_argument("--keep", type=int, default=5, metavar="N", help="how many plans to show (5)")
     two.add_argument("--offload", action="store_true", help="try offload of optimizer and activations, too")
