@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from openshelf import Space
 from openshelf.space.transfer import Transfer
 from tests.processes import PATIENCE, State
 from tests.space.hosts.harness.cluster import Cluster
+from tests.space.hosts.harness.nursery import NurseryPeer
+from tests.space.hosts.test_service import Service
 
-KILLS = 6
-ROUNDS = 150
+KILLS = 5
+ROUNDS = 100
 PAUSE = 0.01
 LARGE = 8 << 20
 
@@ -90,30 +93,61 @@ def _take(state: State) -> None:
         word[-1] = 0
 
 
-@pytest.mark.parametrize("what", ["channel", "barrier", "put"])
-def test_what_a_killed_keeper_was_asked_for_is_done_once(loopback: Cluster, what: str) -> None:
-    works: dict[str, list[tuple[int, Callable[..., object], tuple[object, ...]]]] = {}
-    home = loopback[0].peer()
-    address = home.call(_make, loopback[0].url())
-    works["channel"] = [(1, _send, ()), (1, _receive, ())]
-    works["barrier"] = [(0, _meet, (False,)), (1, _meet, (True,))]
-    works["put"] = [(0, _take, ()), (1, _put, (address,))]
+def _begin(cluster: Cluster, home: NurseryPeer, address: int, what: str) -> list[NurseryPeer]:
+    """The processes that work on one kind of thing, at home and elsewhere."""
+    works: dict[str, list[tuple[int, Callable[..., object], tuple[object, ...]]]] = {
+        "channel": [(1, _send, ()), (1, _receive, ())],
+        "barrier": [(0, _meet, (False,)), (1, _meet, (True,))],
+        "put": [(0, _take, ()), (1, _put, (address,))],
+    }
     peers = []
     for host, function, arguments in works[what]:
-        peer = home if host == 0 else loopback[host].peer()
-        if host:
-            peer.call(_join, loopback[host].url())
+        peer = cluster[host].peer() if host or what == "barrier" else home
+        if peer is not home:
+            peer.call(_join, cluster[host].url())
         peers.append(peer)
         peer.start(function, *arguments)
-    chance = random.Random(7)
-    for _ in range(KILLS):
-        time.sleep(chance.uniform(0.1, 0.5))
-        loopback[0].kill_keeper()  # there may be none yet
-    results = [peer.finish() for peer in peers]
+    return peers
+
+
+def _judge(what: str, results: list[Any]) -> None:
     if what == "channel":
         assert results[1] == [f"{number}" + "x" * (number % 100) for number in range(ROUNDS)]
     if what == "barrier":
         assert all(sorted(orders) == [0, 1] for orders in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("what", ["channel", "barrier", "put"])
+def test_what_a_killed_keeper_was_asked_for_is_done_once(loopback: Cluster, what: str) -> None:
+    home = loopback[0].peer()
+    peers = _begin(loopback, home, home.call(_make, loopback[0].url()), what)
+    chance = random.Random(7)
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0.1, 0.5))
+        loopback[0].kill_keeper()  # there may be none yet
+    _judge(what, [peer.finish() for peer in peers])
+
+
+def test_what_a_service_was_asked_for_is_done_once(loopback: Cluster) -> None:
+    """It is killed or ended, and started again at once or after processes have started a keeper of their own."""
+    service = Service(loopback[0])
+    service.start()
+    service.wait()
+    home = loopback[0].peer()
+    address = home.call(_make, loopback[0].url())
+    begun = {what: _begin(loopback, home, address, what) for what in ("channel", "barrier", "put")}
+    chance = random.Random(9)
+    try:
+        for round in range(KILLS):
+            time.sleep(chance.uniform(0.1, 0.4))
+            service.end(signal.SIGKILL if round % 2 else signal.SIGTERM)
+            time.sleep(0.2 * (round % 3))
+            service.start()
+            service.wait()
+        for what, peers in begun.items():
+            _judge(what, [peer.finish() for peer in peers])
+    finally:
+        service.end(signal.SIGKILL)
 
 
 def _answer(state: State, keeper: int, value: int) -> bool:
