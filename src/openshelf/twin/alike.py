@@ -36,7 +36,44 @@ class Alike:
     ranks: int
 
 
-def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> Alike | None:
+@dataclass(frozen=True)
+class _Step:
+    """One flow of each class of a step, which class each flow is of, and the flows of the representatives."""
+
+    one: Ids
+    which: Ids
+    flows: Flows
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes of the flows of steps, with the network of one resource for each class."""
+
+    network: Network
+    steps: tuple[_Step, ...]
+    ranks: int
+
+    def of(self, variants: Sequence[Sequence[Flows]]) -> Alike | None:
+        """The classes with the figures of other flows between the same ranks; None where these differ in a class."""
+        own, made = iter(self.steps), []
+        for steps in variants:
+            made.append([_like(next(own), flows) for flows in steps])
+        if any(each is None for steps in made for each in steps):
+            return None
+        return Alike(self.network, [[each for each in steps if each is not None] for steps in made], self.ranks)
+
+
+def _like(step: _Step, flows: Flows) -> Flows | None:
+    few = {}
+    for name in ("delay", "wire", "cap"):
+        values = getattr(flows, name)
+        few[name] = values[step.one]
+        if (_word(few[name])[step.which] != _word(values)).any():
+            return None
+    return replace(step.flows, times=flows.times, phase=flows.phase, **few)
+
+
+def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> Classes | None:
     """The classes of flows; None if they are not at most half as many as the flows."""
     steps = [flows for steps in variants for flows in steps]
     found = _Refined(network, steps, ranks)
@@ -47,7 +84,7 @@ def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> 
         if 2 * found.flow_classes > total:
             return None
         if count == before:
-            return _quotient(network, variants, found, ranks)
+            return _quotient(network, steps, found)
         before = count
     return None
 
@@ -109,36 +146,31 @@ class _Refined:
         return self.flow_classes + sum(_different(each) for each in (self.rank, self.resource, self.connection))
 
 
-def _quotient(network: Network, variants: Sequence[Sequence[Flows]], found: _Refined, ranks: int) -> Alike:
+def _quotient(network: Network, steps: Sequence[Flows], found: _Refined) -> Classes:
     ids = [np.unique(each, return_index=True, return_inverse=True) for each in (found.rank, found.resource)]
     rank_of, resource_of = ids[0][2].ravel(), ids[1][2].ravel()
     members = np.bincount(resource_of)  # resources of each class
     first = found.used[ids[1][1]]
     small = _network(network, network.capacity_bytes_per_s[first], network.latency_s[first], network.role[first])
     _, way_of = np.unique(found.connection, return_inverse=True)
-    made, at = [], 0
-    for steps in variants:
-        own = []
-        for flows in steps:
-            _, one, counts = np.unique(found.flow[at], return_index=True, return_counts=True)
-            path, weight, hops = [], [], []
-            for number, count in zip(one.tolist(), counts.tolist(), strict=True):
-                crossed = resource_of[found.path[at][flows.at[number] : flows.at[number + 1]]]
-                classes, often = np.unique(crossed, return_counts=True)
-                path.append(classes)
-                weight.append(often * count / members[classes])
-                hops.append(len(classes))
-            own.append(
-                replace(
-                    flows, src=rank_of[flows.src[one]], dst=rank_of[flows.dst[one]], rank=flows.rank[one],
-                    at=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64), path=np.concatenate(path),
-                    weight=np.concatenate(weight).astype(np.float64), delay=flows.delay[one], wire=flows.wire[one],
-                    cap=flows.cap[one], way=way_of.ravel()[found.way[at][one]],
-                )
-            )  # fmt: skip
-            at += 1
-        made.append(own)
-    return Alike(small, made, len(ids[0][0]))
+    made = []
+    for at, flows in enumerate(steps):
+        _, one, which, counts = np.unique(found.flow[at], return_index=True, return_inverse=True, return_counts=True)
+        path, weight, hops = [], [], []
+        for number, count in zip(one.tolist(), counts.tolist(), strict=True):
+            crossed = resource_of[found.path[at][flows.at[number] : flows.at[number + 1]]]
+            classes, often = np.unique(crossed, return_counts=True)
+            path.append(classes)
+            weight.append(often * count / members[classes])
+            hops.append(len(classes))
+        few = replace(
+            flows, src=rank_of[flows.src[one]], dst=rank_of[flows.dst[one]], rank=flows.rank[one],
+            at=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64), path=np.concatenate(path),
+            weight=np.concatenate(weight).astype(np.float64), delay=flows.delay[one], wire=flows.wire[one],
+            cap=flows.cap[one], way=way_of.ravel()[found.way[at][one]],
+        )  # fmt: skip
+        made.append(_Step(one, which.ravel(), few))
+    return Classes(small, tuple(made), len(ids[0][0]))
 
 
 def coarse(network: Network, variants: Sequence[Sequence[Flows]]) -> Alike:

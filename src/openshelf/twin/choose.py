@@ -17,6 +17,8 @@ from openshelf.twin.plans import MOST_CHUNKS, Ask, Plan, Plans
 from openshelf.twin.steps import piped_seconds, seconds_of
 
 _MOST = 5e8  # effort (`steps.py`: about nanoseconds), after which only algorithms that were not tried at all are
+_MORE = 1.5e8  # for other numbers of chunks at the least, the nearest first
+_BOUND = {False: 5e4, True: 5e5}  # effort of a step's bound, where costs are the same for all or are asked for
 _FAR = 1.2  # times the fastest: what is slower in most chunks is not tried in fewer
 _GAIN, _MUCH = 1e-6, 1e-3  # the least part that an algorithm has to be able to win to be tried; after `_EASY` effort
 _EASY = 1e8
@@ -46,6 +48,7 @@ class _Search:
         self._settings: dict[bytes, Setting] = {}
         self._found: tuple[Plan, float, str] | None = None
         self._fastest = below_s
+        self._until = _MOST
 
     def best(self) -> tuple[Plan, float, str] | None:
         queue = []
@@ -62,8 +65,9 @@ class _Search:
                 seconds = self._run(name, 1)
                 tried[name] = min(tried.get(name, seconds), seconds)
         near = sorted((seconds, name) for name, seconds in tried.items())
-        for fewer in _FEWER if not self.ask.chunks else ():
-            for seconds, name in near:
+        self._until = max(_MOST, self._spent() + _MORE)
+        for seconds, name in near if not self.ask.chunks else ():
+            for fewer in _FEWER:
                 if seconds <= _FAR * self._fastest and fewer < self._most(name):
                     self._try(name, fewer)
         self._vary()
@@ -80,14 +84,18 @@ class _Search:
                     self._try(name, best.chunks)
 
     def _try(self, name: str, chunks: int) -> None:
-        if self._could_win(self._least(name, chunks)):
-            self._run(name, chunks)
+        if self._could_win(0.0):
+            plan = self.plans.plan(name, chunks)
+            steps = sum(len(each) for each in plan.variants)
+            self._setting(plan).count(steps * _BOUND[callable(self._setting(plan).costs)])
+            if self._could_win(self._least(name, chunks)):
+                self._run(name, chunks)
 
     def _could_win(self, least: float, whatever: bool = False) -> bool:
         """Whether it is worth the effort, or worth any."""
         spent = self._spent()
         gain = _GAIN if spent <= _EASY else _MUCH
-        return least < self._fastest * (1 - gain) and (whatever or spent <= _MOST)
+        return least < self._fastest * (1 - gain) and (whatever or spent <= self._until)
 
     def _most(self, name: str) -> int:
         plan = self.plans.plan(name, MOST_CHUNKS)

@@ -20,7 +20,7 @@ import numpy as np
 from openshelf import _core
 from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.algorithms import Step
-from openshelf.twin.alike import alike, classes, coarse
+from openshelf.twin.alike import Classes, alike, classes, coarse
 from openshelf.twin.bounds import alone, at_most
 from openshelf.twin.costs import latencies
 from openshelf.twin.flows import Flows, Setting, at_once, flows_of, from_one, of_orbits, same_flows
@@ -42,7 +42,7 @@ _FEW = 2000  # flows of a graph, up to which nobody looks for flows that are ali
 _MOST_ALIKE = 400_000  # flows of all steps, up to which somebody does
 _MOST_FOLLOWED = 2e7  # flows of one repeated step that are followed in that case
 _MOST_EFFORT = 2e8  # of a run of flows that are alike, see `_effort`: some tenths of a second
-_MAKING, _OF_HOP, _OF_TASK, _OF_EVENT = 4e6, 250.0, 500.0, 5.0  # nanoseconds, about
+_MAKING, _OF_HOP, _OF_CLASSES, _OF_TASK, _OF_EVENT = 4e6, 250.0, 200.0, 500.0, 5.0  # nanoseconds, about
 _BESIDE = 10_000  # flows, of which no more are solved at once: many begin and end together
 _NEAR = 2e-3  # of a step's time: what its ends handled in batches may be off, too
 _TOO_MANY = 200_000  # flows of one step, which are not simulated
@@ -120,22 +120,26 @@ def _by_classes(setting: Setting, variants: Sequence[Sequence[Step]], chunks: in
     total = chunks * sum(step.flows for step in steps)
     if setting.network.whole_messages or total <= _FEW or every > _MOST_ALIKE:
         return None
-    shape, key = ("unlike", tuple((id(step.src), id(step.dst)) for step in steps)), tuple(id(step) for step in steps)
-    if shape in setting.kept:
-        return None  # chunks of another size are no more alike
-    if key not in setting.kept:
-        if 2 * sum(_classes(setting, step) for step in steps) > every:
-            setting.kept[shape] = steps
-            return None
-        priced = [[flows_of(setting, step) for step in each] for each in variants]
-        setting.kept[key] = alike(setting.network, priced, len(setting.ranks)), steps
-    found = setting.kept[key][0]
-    if found is None:
-        setting.kept[shape] = steps
+    priced = [[flows_of(setting, step) for step in each] for each in variants]
+    key = ("alike", tuple((id(step.src), id(step.dst), id(step.over), step.inside) for step in steps))
+    made = None
+    for turn in range(2):  # flows of another size are mostly alike as those of the size before were
+        if key not in setting.kept or turn:
+            setting.kept[key] = (_alike(setting, steps, priced), steps)
+        found = setting.kept[key][0]
+        made = found and found.of(priced)
+        if made is not None or found is None:
+            break
+    if made is None or _effort(made.variants, chunks) > _MOST_EFFORT:
         return None
-    if _effort(found.variants, chunks) > _MOST_EFFORT:
+    return _run_small(setting, made.network, made.variants, made.ranks, chunks, active)
+
+
+def _alike(setting: Setting, steps: Sequence[Step], priced: Sequence[Sequence[Flows]]) -> Classes | None:
+    if 2 * sum(_classes(setting, step) for step in steps) > sum(len(step.src) for step in steps):
         return None
-    return _run_small(setting, found.network, found.variants, found.ranks, chunks, active)
+    setting.count(_OF_CLASSES * sum(len(flows.path) for each in priced for flows in each))
+    return alike(setting.network, priced, len(setting.ranks))
 
 
 def _classes(setting: Setting, step: Step) -> int:
