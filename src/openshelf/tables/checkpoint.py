@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from openshelf._files import given_path
 from openshelf._sizes import whole
 from openshelf.errors import BadInput, Mismatch, NoRoom, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import Space
+from openshelf.tables.files import table_and_path
 from openshelf.tables.hosts_table import HostsTable
 from openshelf.tables.initial import Normal, Uniform
 from openshelf.tables.keyed_table import DynamicIds, KeyedTable
@@ -34,7 +36,7 @@ def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: in
 
     If something cannot be written, nothing is left there.
     """
-    path = Path(directory)
+    path = table_and_path(table, directory)
     if whole(part_rows, "part_rows") < 1:
         raise BadInput(f"part_rows is how many rows a file has, at least 1, got {part_rows}")
     try:
@@ -104,7 +106,7 @@ def restore_table(
     `optimizer`: of the kind that the checkpoint has, unless left out. `init`: of rows that come later. BadInput, with
     nothing made, if parts of the checkpoint are missing or damaged.
     """
-    path = Path(directory)
+    path = given_path(directory, "the directory of a checkpoint")
     said = _list_of(path)
     missing = [one["file"] for one in _files(said) if not (path / one["file"]).is_file()]
     if missing:
