@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, UnknownName
-from openshelf.twin.ops import KINDS, Operators, OpTable, accelerator, fit_law, read_tables, write_table
+from openshelf.twin.ops import (
+    KINDS,
+    Operators,
+    OpTable,
+    accelerator,
+    fit_law,
+    kind_of,
+    law_of,
+    laws_of,
+    read_tables,
+    write_table,
+)
 
 SIZES = [128, 256, 512, 1024, 2048, 4096, 8192]
 
@@ -118,3 +130,11 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path.write_text("system,dtype,m,n,k,us\nh100_sxm,bfloat16,1,2,3,0\n")
     with pytest.raises(BadInput, match="above 0"):
         read_tables(path)
+
+
+def test_an_accelerator_without_a_law_has_the_median_of_others_with_its_dtype() -> None:
+    kind = kind_of("gemm")
+    others = [of["bfloat16"].slower["compute"] for of in laws_of()["gemm"].values()]
+    assert law_of(kind, "nobody_measured", {"dtype": "bfloat16"}).slower["compute"] == median(others)
+    every = [law.slower["compute"] for of in laws_of()["gemm"].values() for law in of.values()]
+    assert law_of(kind, "nobody_measured", {"dtype": "int8"}).slower["compute"] == median(every)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, NoRoom, UnknownName
-from openshelf.twin.ops import accelerator
+from openshelf.twin.ops import accelerator, kind_of, law_of
 from openshelf.twin.serve import (
     NO_DIFFERENCE,
+    Engine,
     Plan,
     Scenario,
     StepLaw,
@@ -24,13 +25,16 @@ from openshelf.twin.serve import (
     fit_law,
     grid,
     is_clients,
+    made_of,
     predict,
     read_requests,
     read_settings,
     rows_of,
     run_scenario,
+    serve,
     shipped,
     sweep,
+    times_of_law,
     work_of,
 )
 
@@ -133,6 +137,49 @@ def test_simulation_and_closed_form_agree_where_nothing_waits(tmp_path: Path) ->
     told = predict(settings[0], shipped())
     assert told.tpot_s == pytest.approx(tpot[0], rel=0.02)
     assert told.ttft_s == pytest.approx(ttft[0], rel=0.1)
+
+
+def test_simulation_and_closed_form_agree_where_clients_wait_for_prompts_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    models = ("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B")
+    path.write_text("\n".join([HEADER, *(line(model, 32, 2, 100, 10) for model in models)]))
+    settings, _ = read_settings(path)
+    ttft, tpot = closed_form(shipped(), rows_of(settings))
+    for at, each in enumerate(settings):
+        told = predict(each, shipped())
+        assert told.tpot_s == pytest.approx(tpot[at], rel=0.05)
+        assert told.ttft_s == pytest.approx(ttft[at], rel=0.3)
+
+
+def test_a_step_with_prompts_is_launched_kernel_by_kernel() -> None:
+    model = find_model("llama-3.1-8b")
+    work = work_of(model, accelerator("h100"), Plan())
+    with_graphs, without = (times_of_law(StepLaw(eager_s=(each,) * 3), work, "vllm") for each in (0.0, 1e-5))
+    one = (with_graphs, without)
+    prompts = [serve(made_of([0.0], [100], [1]), Engine(100), each).first_s[0] for each in one]
+    decodes = [serve(made_of([0.0], [100], [11]), Engine(100), each) for each in one]
+    launches = 1e-5 * model.layers * model.operators
+    assert prompts[1] - prompts[0] == pytest.approx(launches)
+    assert decodes[1].last_s - decodes[1].first_s == pytest.approx(decodes[0].last_s - decodes[0].first_s)
+
+
+def test_computing_is_as_slow_as_the_operators_of_that_accelerator_and_dtype() -> None:
+    model = find_model("llama-3.1-8b")
+    half, eight = (work_of(model, accelerator("b200"), Plan(dtype=each)) for each in ("bfloat16", "fp8"))
+    laws = [law_of(kind_of("gemm"), "b200_sxm", {"dtype": each}).slower["compute"] for each in ("bfloat16", "fp8")]
+    assert half.linear_token_s / eight.linear_token_s == pytest.approx(2 * laws[0] / laws[1])
+
+
+def test_mxfp4_is_a_format_of_weights() -> None:
+    model = find_model("gpt-oss-120b")
+    hopper, blackwell = (work_of(model, accelerator(each), Plan()) for each in ("h200", "b200"))
+    laws = [
+        law_of(kind_of("moe"), device, {"dtype": dtype, "routing": "balanced"}).slower["compute"]
+        for device, dtype in (("h200_sxm", "w4a16_mxfp4"), ("b200_sxm", "nvfp4"))
+    ]
+    rates = accelerator("h200").peak("bfloat16") / laws[0], accelerator("b200").peak("fp8") / laws[1]
+    assert hopper.expert_token_s / blackwell.expert_token_s == pytest.approx(rates[1] / rates[0])
+    assert hopper.experts_s / blackwell.experts_s == pytest.approx(8.0 / 4.8)
 
 
 def test_more_accelerators_make_a_step_shorter_until_its_kernels_are_all_that_is_left() -> None:
