@@ -202,7 +202,7 @@ def _tell_curve(
     slo: tuple[float, float] | None,
 ) -> None:
     from openshelf.cli._twin_serve_screen import print_curve
-    from openshelf.twin.serve import machine_of, shipped
+    from openshelf.twin.serve import assumed_of, shipped
 
     rows = [each.plain() for each in points]
     for row, point in zip(rows, points, strict=True):
@@ -217,7 +217,7 @@ def _tell_curve(
         from openshelf.show import pool_curve_svg
 
         args.svg.write_text(pool_curve_svg(points))
-    notes = [*requests.holes, *(f"assumed: {each}" for each in machine_of(scenario.fabric).assumed)]
+    notes = [*requests.holes, *(f"assumed: {each}" for each in assumed_of(scenario))]
     if slo and not any(row["goodput_per_s"] for row in rows):
         notes.append(
             f"nothing meets {slo[0]:g} s to the first token and {slo[1]:g} s for each one after it: "
@@ -232,8 +232,10 @@ def _tell_curve(
 
 def _tell_outcomes(args: argparse.Namespace, requests: Requests, outcomes: list[Outcome], swept: list[str]) -> None:
     from openshelf.cli._twin_serve_screen import print_outcomes
-    from openshelf.twin.serve import shipped
+    from openshelf.twin.serve import assumed_of, shipped
 
+    assumed = dict.fromkeys(each for of in outcomes if not of.problem for each in assumed_of(of.scenario))
+    notes = [*requests.holes, *(f"assumed: {each}" for each in assumed)]
     if args.csv:
         _write_csv(
             args.csv,
@@ -247,13 +249,13 @@ def _tell_outcomes(args: argparse.Namespace, requests: Requests, outcomes: list[
             json.dumps(
                 {
                     "errors": shipped().errors,
-                    "notes": list(requests.holes),
+                    "notes": notes,
                     "simulated": [each.plain() for each in outcomes],
                 }
             )
         )
     else:
-        print_outcomes(outcomes, swept, list(requests.holes))
+        print_outcomes(outcomes, swept, notes)
 
 
 def _flat(tiers: dict[str, dict[str, int]]) -> dict[str, int]:

@@ -138,3 +138,14 @@ def test_an_accelerator_without_a_law_has_the_median_of_others_with_its_dtype() 
     assert law_of(kind, "nobody_measured", {"dtype": "bfloat16"}).slower["compute"] == median(others)
     every = [law.slower["compute"] for of in laws_of()["gemm"].values() for law in of.values()]
     assert law_of(kind, "nobody_measured", {"dtype": "int8"}).slower["compute"] == median(every)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [("0,128,128,3", "m is 0 in line 3"), ("16,inf,128,3", "n is inf in line 3"), ("16,128,128,nan", "1 are not")],
+)
+def test_rows_that_no_operator_has_are_refused(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_text(f"system,dtype,m,n,k,us\nmine,bfloat16,16,128,128,3\nmine,bfloat16,{row}\n")
+    with pytest.raises(BadInput, match=says):
+        read_tables(path)

@@ -16,6 +16,7 @@ from openshelf.twin.serve import (
     Plan,
     Scenario,
     StepLaw,
+    assumed_of,
     closed_form,
     difference,
     drawn,
@@ -285,3 +286,13 @@ def test_a_table_of_clients_draws_as_many_requests_as_it_says(tmp_path: Path) ->
         drawn_of_clients(path, (10, 20), (3, 4))
     with pytest.raises(BadInput, match="--lengths"):
         read_requests(path)
+
+
+def test_a_dtype_that_an_accelerator_does_not_compute_in_is_said() -> None:
+    def said(fabric: str, model: str, dtype: str) -> str:
+        return " ".join(assumed_of(Scenario(fabric, model, dtype=dtype)))
+
+    assert "a100_sxm keeps weights in fp8" in said("dgx-a100-ib", "llama-3.1-8b", "fp8")
+    assert "keeps weights" not in said("dgx-h100-ib", "llama-3.1-8b", "fp8_block")
+    assert "keeps weights in nvfp4" in said("dgx-h100-ib", "deepseek-v3", "nvfp4")
+    assert "keeps weights" not in said("dgx-h100-ib", "gpt-oss-120b", "nvfp4")  # mxfp4 and bfloat16, whatever is asked

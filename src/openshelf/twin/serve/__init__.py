@@ -6,7 +6,7 @@ from openshelf.twin.serve.law import ENGINES, StepLaw, shipped
 from openshelf.twin.serve.model import ServedModel, find_model, model_names, model_of
 from openshelf.twin.serve.predict import Predicted, predict
 from openshelf.twin.serve.requests import Requests, drawn, drawn_of_clients, is_clients, made_of, read_requests
-from openshelf.twin.serve.scenario import Machine, Scenario, machine_of, pool_curve, run_scenario
+from openshelf.twin.serve.scenario import Machine, Scenario, assumed_of, machine_of, pool_curve, run_scenario
 from openshelf.twin.serve.settings import Setting, read_settings
 from openshelf.twin.serve.simulate import ROUTINGS, Engine, Pool, Served, serve
 from openshelf.twin.serve.sweep import NO_DIFFERENCE, Outcome, difference, error_of, grid, sweep
@@ -32,6 +32,7 @@ __all__ = [
     "Setting",
     "StepLaw",
     "Work",
+    "assumed_of",
     "closed_form",
     "curve",
     "difference",
