@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, NoRoom, UnknownName
-from openshelf.twin.ops import accelerator, kind_of, law_of
+from openshelf.twin.ops import accelerator, accelerators, kind_of, law_of
 from openshelf.twin.serve import (
     NO_DIFFERENCE,
     Engine,
     Plan,
     Scenario,
+    ServedModel,
     StepLaw,
     assumed_of,
     closed_form,
@@ -27,6 +29,7 @@ from openshelf.twin.serve import (
     grid,
     is_clients,
     made_of,
+    model_names,
     predict,
     read_requests,
     read_settings,
@@ -296,3 +299,27 @@ def test_a_dtype_that_an_accelerator_does_not_compute_in_is_said() -> None:
     assert "keeps weights" not in said("dgx-h100-ib", "llama-3.1-8b", "fp8_block")
     assert "keeps weights in nvfp4" in said("dgx-h100-ib", "deepseek-v3", "nvfp4")
     assert "keeps weights" not in said("dgx-h100-ib", "gpt-oss-120b", "nvfp4")  # mxfp4 and bfloat16, whatever is asked
+
+
+def test_every_model_on_every_accelerator_has_times_that_only_grow() -> None:
+    law, tokens = shipped(), np.array([1.0, 64, 4096, 65536])
+    for name, device in itertools.product(model_names(), accelerators()):
+        model = find_model(name)
+        for dtype in ("bfloat16", "float16", "fp8", "fp8_block", "nvfp4"):
+            work = work_of(model, accelerator(device), Plan(1, 8, dtype))
+            for times in (law.dense(work, tokens), law.decode(work, tokens, 1e3), law.prefill(work, tokens, 0.0)):
+                assert np.isfinite(times).all()
+                assert (np.diff([0.0, *times]) > 0).all()
+
+
+def test_names_of_one_rate_have_one_time_and_a_dtype_without_a_rate_computes_as_bfloat16() -> None:
+    for name in ("llama-3.1-8b", "mixtral-8x7b"):
+        model = find_model(name)
+
+        def computed(device: str, dtype: str, of: ServedModel = model) -> tuple[float, float]:
+            work = work_of(of, accelerator(device), Plan(dtype=dtype))
+            return work.linear_token_s, work.expert_token_s
+
+        assert computed("h100", "fp8") == computed("h100", "fp8_block")
+        assert computed("h100", "float16") == computed("h100", "bfloat16")
+        assert computed("a100", "fp8") == computed("a100", "nvfp4") == computed("a100", "bfloat16")

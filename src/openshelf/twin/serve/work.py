@@ -94,7 +94,8 @@ def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
     kv_ranks = 1 if model.latent else min(tensor, model.kv_heads)
     looked, computed = _attention(model)
     rate, moved = _experts(model, device, plan, expert)
-    product = linear if linear in device.flop_per_s else "bfloat16"
+    named = {"fp8_block": "fp8", "float16": "bfloat16"}.get(linear, linear)
+    product = named if device.has(named) else "bfloat16"
     words = {"dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm": "bfloat16"} if model.latent else {}
     attention = slower("mla" if model.latent else "attention", device.name, **words)["compute"]
     reading = max(1.0, slower("mla_decode" if model.latent else "decode", device.name, **words)["memory"])
@@ -136,10 +137,12 @@ def _experts(model: ServedModel, device: Accelerator, plan: Plan, dtype: str) ->
     mxfp4 is a format of weights: its products are those of fp8 where an accelerator has 4 bits, else of bfloat16.
     """
     native = "nvfp4" in device.flop_per_s
-    name = {"fp8": "fp8_block", "mxfp4": "nvfp4" if native else "w4a16_mxfp4"}.get(dtype, dtype)
     peak = device.peak(("fp8" if native else "bfloat16") if dtype == "mxfp4" else dtype)
     if not model.experts:
         return peak, 0.0
+    name = {"fp8": "fp8_block", "mxfp4": "nvfp4" if native else "w4a16_mxfp4", "float16": "bfloat16"}.get(dtype, dtype)
+    if dtype != "mxfp4" and not device.has(dtype):
+        name = "bfloat16"
     times = slower("moe", device.name, dtype=name, routing="balanced")
     rows = times["rows"] * model.hidden / plan.attention_replicas
     rows += times["inner"] * model.expert_width / plan.accelerators
