@@ -75,3 +75,38 @@ def test_a_line_of_the_ledger_that_was_changed_is_refused(bench: None, monkeypat
     monkeypatch.setattr(here, "LEDGER", tmp_path / "ledger.txt")
     with pytest.raises(AssertionError, match="another hash"):
         here.ledger()
+
+
+def test_measured_serving_that_made_the_law_is_in_the_ledger_and_no_split_or_log_is(bench: None) -> None:
+    from work.fit import hash_of, ledger, served
+
+    if not (DATA / "serving" / "e2e_silicon.csv").exists():
+        pytest.skip("there is no data of measured serving here")
+    settings = served(DATA)
+    fitted = ledger()["serving"]
+    assert fitted <= {hash_of(each) for each in settings}
+    assert not fitted & {hash_of(each) for each in settings if each.decode_plan is not None}
+    assert {each.device.name for each in settings if hash_of(each) in fitted} == {"h100_sxm", "h200_sxm", "b200_sxm"}
+
+
+def test_the_ledger_of_operators_has_the_rows_and_errors_of_the_laws_that_ship(bench: None) -> None:
+    from openshelf.twin.ops import fold_of, laws_of
+    from work.operators_ledger import entries, entries_of, tables_of
+
+    found = entries()
+    laws = {
+        (kind, device, words): law
+        for kind, devices in laws_of().items()
+        for device, of in devices.items()
+        for words, law in of.items()
+    }
+    assert {(each.kind, each.device, each.words): each.rows for each in found} == {
+        key: law.rows for key, law in laws.items()
+    }
+    if not (DATA / "ops").is_dir():
+        pytest.skip("there is no data of measured operators here")
+    tables = list(tables_of(DATA, ("attention_context.csv", "moe.csv")))  # the others take longer
+    assert list(entries_of(tables)) == [each for each in found if each.kind in ("attention", "moe")]
+    for table in tables:  # a fold judges what the others made
+        hashes, folds = table.hashes(), fold_of(table)
+        assert len(set(zip(hashes, folds.tolist(), strict=True))) == len(set(hashes))

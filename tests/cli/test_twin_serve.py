@@ -85,3 +85,24 @@ def test_what_cannot_be_served_is_an_error_with_its_reason(capsys: pytest.Captur
     assert "does not fit" in capsys.readouterr().err
     assert main([*SERVE]) != 0
     assert "--requests" in capsys.readouterr().err
+
+
+def test_a_field_is_searched_for_the_edge_of_an_slo(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = [*SERVE[:6], "--replicas", "1", "--requests", "60", "--rate", "1000", "--lengths", "500,50"]
+    assert main([*drawn, "--search", "clients=1..32", "--slo", "1,0.008", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "keeps 99 of 100 requests within 1 s" in told["notes"][0]
+    assert [row["scenario"]["clients"] for row in told["simulated"]][:1] == [1]
+    for wrong, says in (
+        (["--search", "clients=1..x", "--slo", "1,1"], "as in clients=1..999"),
+        (["--search", "clients=1..9"], "and --slo"),
+        (["--search", "clients=1..9", "--slo", "1,1", "--tensor", "1,2"], "of one setting"),
+    ):
+        assert main([*drawn, *wrong]) != 0
+        assert says in capsys.readouterr().err
+
+
+def test_a_dtype_without_a_rate_is_said_in_comparisons_too(capsys: pytest.CaptureFixture[str]) -> None:
+    first = ["twin", "serve", "--model", "llama-3.1-8b", "--fabric", "dgx-a100-ib", "--replicas", "1"]
+    assert main([*first, "--requests", "5", "--dtype", "bfloat16,fp8", "--json"]) == 0
+    assert "a100_sxm keeps weights in fp8" in " ".join(json.loads(capsys.readouterr().out)["notes"])

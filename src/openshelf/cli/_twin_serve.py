@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,11 @@ def add_serve(parts: Any) -> None:
     )
     parser.add_argument("--per-node", type=int, default=1, metavar="N", help="so many pools instead of one for all (1)")
     parser.add_argument("--slo", metavar="TTFT,TPOT", help="seconds: also goodput, requests a second that keep both")
+    parser.add_argument(
+        "--search",
+        metavar="FIELD=LOW..HIGH",
+        help="where 99 of 100 requests cease to keep --slo: clients=1..999",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="settings simulated at once (1)")
     parser.add_argument(
         "--done",
@@ -125,6 +131,8 @@ def run_serve(args: argparse.Namespace) -> int:
         from openshelf.show import write_serving_trace
 
         write_serving_trace(run_scenario(scenarios[0], requests, record=True), args.timeline)
+    if args.search:
+        return _search(args, scenarios, requests, slo)
     if len(scenarios) == 1 and len(requests.ids):
         points = pool_curve(scenarios[0], requests, _sizes(args.pool, scenarios[0], requests), args.per_node)
         _tell_curve(args, scenarios[0], requests, points, slo)
@@ -135,6 +143,27 @@ def run_serve(args: argparse.Namespace) -> int:
     if all(each.problem for each in outcomes):
         raise BadInput(f"nothing can be served: {outcomes[0].problem}")
     _tell_outcomes(args, requests, outcomes, [name for name in _SWEPT if len(axes[name]) > 1])
+    return 0
+
+
+def _search(
+    args: argparse.Namespace, scenarios: list[Scenario], requests: Requests, slo: tuple[float, float] | None
+) -> int:
+    from openshelf.twin.serve import search
+
+    if len(scenarios) > 1 or slo is None:
+        raise BadInput("--search is of one setting, and of what --slo says: give one of each, and --slo")
+    name, _, ends = args.search.partition("=")
+    low, _, high = ends.partition("..")
+    if not (low.isdigit() and high.isdigit()):
+        raise BadInput(f"--search is {args.search!r}; expected a field and two numbers, as in clients=1..999")
+    name = name.replace("-", "_")
+    found = search(scenarios[0], name, int(low), int(high), requests, slo, args.done)
+    if all(each.problem for each in found.tried):
+        raise BadInput(f"nothing can be served: {found.tried[0].problem}")
+    said = f"99 of 100 requests within {slo[0]:g} s to the first token and {slo[1]:g} s for each one after it"
+    told = f"{name} {getattr(found.best.scenario, name)}" if found.best else f"nothing from {low} to {high}"
+    _tell_outcomes(args, requests, found.tried, [name], [f"{told} keeps {said}"])
     return 0
 
 
@@ -208,7 +237,7 @@ def _tell_curve(
     slo: tuple[float, float] | None,
 ) -> None:
     from openshelf.cli._twin_serve_screen import print_curve
-    from openshelf.twin.serve import machine_of, shipped
+    from openshelf.twin.serve import assumed_of, shipped
 
     rows = [each.plain() for each in points]
     for row, point in zip(rows, points, strict=True):
@@ -223,7 +252,7 @@ def _tell_curve(
         from openshelf.show import pool_curve_svg
 
         args.svg.write_text(pool_curve_svg(points))
-    notes = [*requests.holes, *(f"assumed: {each}" for each in machine_of(scenario.fabric).assumed)]
+    notes = [*requests.holes, *(f"assumed: {each}" for each in assumed_of(scenario))]
     if slo and not any(row["goodput_per_s"] for row in rows):
         notes.append(
             f"nothing meets {slo[0]:g} s to the first token and {slo[1]:g} s for each one after it: "
@@ -236,10 +265,14 @@ def _tell_curve(
         print_curve(scenario, rows, notes)
 
 
-def _tell_outcomes(args: argparse.Namespace, requests: Requests, outcomes: list[Outcome], swept: list[str]) -> None:
+def _tell_outcomes(
+    args: argparse.Namespace, requests: Requests, outcomes: list[Outcome], swept: list[str], more: Sequence[str] = ()
+) -> None:
     from openshelf.cli._twin_serve_screen import print_outcomes
-    from openshelf.twin.serve import shipped
+    from openshelf.twin.serve import assumed_of, shipped
 
+    assumed = dict.fromkeys(each for of in outcomes if not of.problem for each in assumed_of(of.scenario))
+    notes = [*more, *requests.holes, *(f"assumed: {each}" for each in assumed)]
     if args.csv:
         _write_csv(
             args.csv,
@@ -253,13 +286,13 @@ def _tell_outcomes(args: argparse.Namespace, requests: Requests, outcomes: list[
             json.dumps(
                 {
                     "errors": shipped().errors,
-                    "notes": list(requests.holes),
+                    "notes": notes,
                     "simulated": [each.plain() for each in outcomes],
                 }
             )
         )
     else:
-        print_outcomes(outcomes, swept, list(requests.holes))
+        print_outcomes(outcomes, swept, notes)
 
 
 def _flat(tiers: dict[str, dict[str, int]]) -> dict[str, int]:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, UnknownName
-from openshelf.twin.ops import KINDS, Operators, OpTable, accelerator, fit_law, read_tables, write_table
+from openshelf.twin.ops import (
+    KINDS,
+    Operators,
+    OpTable,
+    accelerator,
+    fit_law,
+    kind_of,
+    law_of,
+    laws_of,
+    read_tables,
+    write_table,
+)
 
 SIZES = [128, 256, 512, 1024, 2048, 4096, 8192]
 
@@ -117,4 +129,23 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
         read_tables(path)
     path.write_text("system,dtype,m,n,k,us\nh100_sxm,bfloat16,1,2,3,0\n")
     with pytest.raises(BadInput, match="above 0"):
+        read_tables(path)
+
+
+def test_an_accelerator_without_a_law_has_the_median_of_others_with_its_dtype() -> None:
+    kind = kind_of("gemm")
+    others = [of["bfloat16"].slower["compute"] for of in laws_of()["gemm"].values()]
+    assert law_of(kind, "nobody_measured", {"dtype": "bfloat16"}).slower["compute"] == median(others)
+    every = [law.slower["compute"] for of in laws_of()["gemm"].values() for law in of.values()]
+    assert law_of(kind, "nobody_measured", {"dtype": "int8"}).slower["compute"] == median(every)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [("0,128,128,3", "m is 0 in line 3"), ("16,inf,128,3", "n is inf in line 3"), ("16,128,128,nan", "1 are not")],
+)
+def test_rows_that_no_operator_has_are_refused(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_text(f"system,dtype,m,n,k,us\nmine,bfloat16,16,128,128,3\nmine,bfloat16,{row}\n")
+    with pytest.raises(BadInput, match=says):
         read_tables(path)

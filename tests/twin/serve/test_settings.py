@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, NoRoom, UnknownName
-from openshelf.twin.ops import accelerator
+from openshelf.twin.ops import accelerator, accelerators, kind_of, law_of
 from openshelf.twin.serve import (
     NO_DIFFERENCE,
+    Engine,
     Plan,
     Scenario,
+    ServedModel,
     StepLaw,
+    assumed_of,
     closed_form,
     difference,
     drawn,
@@ -24,13 +28,17 @@ from openshelf.twin.serve import (
     fit_law,
     grid,
     is_clients,
+    made_of,
+    model_names,
     predict,
     read_requests,
     read_settings,
     rows_of,
     run_scenario,
+    serve,
     shipped,
     sweep,
+    times_of_law,
     work_of,
 )
 
@@ -133,6 +141,49 @@ def test_simulation_and_closed_form_agree_where_nothing_waits(tmp_path: Path) ->
     told = predict(settings[0], shipped())
     assert told.tpot_s == pytest.approx(tpot[0], rel=0.02)
     assert told.ttft_s == pytest.approx(ttft[0], rel=0.1)
+
+
+def test_simulation_and_closed_form_agree_where_clients_wait_for_prompts_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    models = ("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B")
+    path.write_text("\n".join([HEADER, *(line(model, 32, 2, 100, 10) for model in models)]))
+    settings, _ = read_settings(path)
+    ttft, tpot = closed_form(shipped(), rows_of(settings))
+    for at, each in enumerate(settings):
+        told = predict(each, shipped())
+        assert told.tpot_s == pytest.approx(tpot[at], rel=0.05)
+        assert told.ttft_s == pytest.approx(ttft[at], rel=0.3)
+
+
+def test_a_step_with_prompts_is_launched_kernel_by_kernel() -> None:
+    model = find_model("llama-3.1-8b")
+    work = work_of(model, accelerator("h100"), Plan())
+    with_graphs, without = (times_of_law(StepLaw(eager_s=(each,) * 3), work, "vllm") for each in (0.0, 1e-5))
+    one = (with_graphs, without)
+    prompts = [serve(made_of([0.0], [100], [1]), Engine(100), each).first_s[0] for each in one]
+    decodes = [serve(made_of([0.0], [100], [11]), Engine(100), each) for each in one]
+    launches = 1e-5 * model.layers * model.operators
+    assert prompts[1] - prompts[0] == pytest.approx(launches)
+    assert decodes[1].last_s - decodes[1].first_s == pytest.approx(decodes[0].last_s - decodes[0].first_s)
+
+
+def test_computing_is_as_slow_as_the_operators_of_that_accelerator_and_dtype() -> None:
+    model = find_model("llama-3.1-8b")
+    half, eight = (work_of(model, accelerator("b200"), Plan(dtype=each)) for each in ("bfloat16", "fp8"))
+    laws = [law_of(kind_of("gemm"), "b200_sxm", {"dtype": each}).slower["compute"] for each in ("bfloat16", "fp8")]
+    assert half.linear_token_s / eight.linear_token_s == pytest.approx(2 * laws[0] / laws[1])
+
+
+def test_mxfp4_is_a_format_of_weights() -> None:
+    model = find_model("gpt-oss-120b")
+    hopper, blackwell = (work_of(model, accelerator(each), Plan()) for each in ("h200", "b200"))
+    laws = [
+        law_of(kind_of("moe"), device, {"dtype": dtype, "routing": "balanced"}).slower["compute"]
+        for device, dtype in (("h200_sxm", "w4a16_mxfp4"), ("b200_sxm", "nvfp4"))
+    ]
+    rates = accelerator("h200").peak("bfloat16") / laws[0], accelerator("b200").peak("fp8") / laws[1]
+    assert hopper.expert_token_s / blackwell.expert_token_s == pytest.approx(rates[1] / rates[0])
+    assert hopper.experts_s / blackwell.experts_s == pytest.approx(8.0 / 4.8)
 
 
 def test_more_accelerators_make_a_step_shorter_until_its_kernels_are_all_that_is_left() -> None:
@@ -238,3 +289,37 @@ def test_a_table_of_clients_draws_as_many_requests_as_it_says(tmp_path: Path) ->
         drawn_of_clients(path, (10, 20), (3, 4))
     with pytest.raises(BadInput, match="--lengths"):
         read_requests(path)
+
+
+def test_a_dtype_that_an_accelerator_does_not_compute_in_is_said() -> None:
+    def said(fabric: str, model: str, dtype: str) -> str:
+        return " ".join(assumed_of(Scenario(fabric, model, dtype=dtype)))
+
+    assert "a100_sxm keeps weights in fp8" in said("dgx-a100-ib", "llama-3.1-8b", "fp8")
+    assert "keeps weights" not in said("dgx-h100-ib", "llama-3.1-8b", "fp8_block")
+    assert "keeps weights in nvfp4" in said("dgx-h100-ib", "deepseek-v3", "nvfp4")
+    assert "keeps weights" not in said("dgx-h100-ib", "gpt-oss-120b", "nvfp4")  # mxfp4 and bfloat16, whatever is asked
+
+
+def test_every_model_on_every_accelerator_has_times_that_only_grow() -> None:
+    law, tokens = shipped(), np.array([1.0, 64, 4096, 65536])
+    for name, device in itertools.product(model_names(), accelerators()):
+        model = find_model(name)
+        for dtype in ("bfloat16", "float16", "fp8", "fp8_block", "nvfp4"):
+            work = work_of(model, accelerator(device), Plan(1, 8, dtype))
+            for times in (law.dense(work, tokens), law.decode(work, tokens, 1e3), law.prefill(work, tokens, 0.0)):
+                assert np.isfinite(times).all()
+                assert (np.diff([0.0, *times]) > 0).all()
+
+
+def test_names_of_one_rate_have_one_time_and_a_dtype_without_a_rate_computes_as_bfloat16() -> None:
+    for name in ("llama-3.1-8b", "mixtral-8x7b"):
+        model = find_model(name)
+
+        def computed(device: str, dtype: str, of: ServedModel = model) -> tuple[float, float]:
+            work = work_of(of, accelerator(device), Plan(dtype=dtype))
+            return work.linear_token_s, work.expert_token_s
+
+        assert computed("h100", "fp8") == computed("h100", "fp8_block")
+        assert computed("h100", "float16") == computed("h100", "bfloat16")
+        assert computed("a100", "fp8") == computed("a100", "nvfp4") == computed("a100", "bfloat16")

@@ -25,6 +25,10 @@ class Accelerator:
     memory_bytes: float
     aliases: tuple[str, ...] = ()
 
+    def has(self, dtype: str) -> bool:
+        """Whether it computes in a dtype, at a rate of its own."""
+        return MATHS.get(dtype, dtype) in self.flop_per_s
+
     def peak(self, dtype: str) -> float:
         """Operations per second of a dtype; the widest that there is where the dtype has no rate of its own."""
         name = MATHS.get(dtype, dtype)

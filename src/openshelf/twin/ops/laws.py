@@ -4,7 +4,8 @@ seconds = launch + slowness of computing * its ideal seconds + slowness of memor
 
 They are fitted to a table where there is one, and then near rows say how far it is off. laws.yaml has those that come
 with the package, for each accelerator, kind and dtype, with the table that they are from, how many rows made them, and
-the median error on shapes that were left out. An accelerator or dtype without constants has the medians of the others.
+the median error on shapes that were left out. An accelerator without constants has the medians of others with the same
+dtype; a dtype that none has, the medians of all.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Law:
 
 def law_of(kind: Kind, device: str, words: Mapping[str, str], laws: Path = LAWS) -> Law:
     """The law of a file, of the package's own if none is named, or, where that has none for it, what is usual."""
-    return laws_of(laws).get(kind.name, {}).get(device, {}).get(name_of(words)) or _usual(kind, laws)
+    return laws_of(laws).get(kind.name, {}).get(device, {}).get(name_of(words)) or _usual(kind, name_of(words), laws)
 
 
 def slower(op: str, device: str, **words: str) -> Mapping[str, float]:
@@ -73,8 +74,9 @@ def laws_of(path: Path = LAWS) -> dict[str, dict[str, dict[str, Law]]]:
 
 
 @cache
-def _usual(kind: Kind, laws: Path) -> Law:
-    every = [law for of in laws_of(laws).get(kind.name, {}).values() for law in of.values()]
+def _usual(kind: Kind, name: str, laws: Path) -> Law:
+    devices = laws_of(laws).get(kind.name, {}).values()
+    every = [of[name] for of in devices if name in of] or [law for of in devices for law in of.values()]
     if not every:
         return Law(_Assumed(), _ASSUMED_ERROR, source="assumed")
     slower = {name: median(law.slower[name] for law in every) for name in every[0].slower}

@@ -121,8 +121,13 @@ def _table(kind: Kind, data: dict[str, list[str]], rows: list[int], unit: str, p
             raise BadInput(f"{str(path)!r}: column {name!r} has something else than numbers: {error}") from None
 
     seconds = column(unit) * SECONDS[unit]
-    if not (len(seconds) and (seconds > 0).all()):
-        raise BadInput(f"{str(path)!r}: expected rows with times above 0; {int((seconds <= 0).sum())} are not")
+    if not (len(seconds) and np.all(ok := (seconds > 0) & np.isfinite(seconds))):
+        raise BadInput(f"{str(path)!r}: expected rows with times above 0; {int((~ok).sum())} are not")
+    sizes = {name: column(name) for name in kind.sizes}
+    for name, each in sizes.items():
+        wrong = np.flatnonzero(~np.isfinite(each) | (each < (0 if name == "step" else 1)))
+        if len(wrong):
+            raise BadInput(f"{str(path)!r}: {name} is {each[wrong[0]]:g} in line {rows[wrong[0]] + 2}; give 1 or more")
     blank = [""] * len(data["system"])
     software = data.get("vllm", blank)
     return OpTable(
@@ -130,7 +135,7 @@ def _table(kind: Kind, data: dict[str, list[str]], rows: list[int], unit: str, p
         tuple(data["system"][row] for row in rows),
         tuple(software[row] for row in rows),
         {name: tuple(data[name][row] for row in rows) for name in kind.words},
-        {name: column(name) for name in kind.sizes},
+        sizes,
         seconds,
     )
 

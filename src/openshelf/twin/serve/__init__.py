@@ -6,7 +6,8 @@ from openshelf.twin.serve.law import ENGINES, StepLaw, shipped
 from openshelf.twin.serve.model import ServedModel, find_model, model_names, model_of
 from openshelf.twin.serve.predict import Predicted, predict
 from openshelf.twin.serve.requests import Requests, drawn, drawn_of_clients, is_clients, made_of, read_requests
-from openshelf.twin.serve.scenario import Machine, Scenario, machine_of, pool_curve, run_scenario
+from openshelf.twin.serve.scenario import Machine, Scenario, assumed_of, machine_of, pool_curve, run_scenario
+from openshelf.twin.serve.search import SEARCHED, Found, keeps, search
 from openshelf.twin.serve.settings import Setting, read_settings
 from openshelf.twin.serve.simulate import ROUTINGS, Engine, Pool, Served, serve
 from openshelf.twin.serve.sweep import NO_DIFFERENCE, Outcome, difference, error_of, grid, sweep
@@ -17,7 +18,9 @@ __all__ = [
     "ENGINES",
     "NO_DIFFERENCE",
     "ROUTINGS",
+    "SEARCHED",
     "Engine",
+    "Found",
     "Machine",
     "Outcome",
     "Plan",
@@ -32,6 +35,7 @@ __all__ = [
     "Setting",
     "StepLaw",
     "Work",
+    "assumed_of",
     "closed_form",
     "curve",
     "difference",
@@ -44,6 +48,7 @@ __all__ = [
     "hit_rate",
     "machine_of",
     "is_clients",
+    "keeps",
     "made_of",
     "model_names",
     "model_of",
@@ -53,6 +58,7 @@ __all__ = [
     "read_settings",
     "rows_of",
     "run_scenario",
+    "search",
     "serve",
     "shipped",
     "sweep",

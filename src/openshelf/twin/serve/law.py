@@ -1,7 +1,7 @@
 """StepLaw: a few constants that turn Work into seconds of an engine's step.
 
-Shares of what is sold (bandwidth, links) and of what the operators' laws say (computing), a time for each kernel and
-each all-reduce, and each engine's host time. A step with prompts is no CUDA graph: its kernels are launched one by
+Shares of what is sold (weights, links) and of what the operators' laws say (computing, keys), a time for each kernel
+and each all-reduce, and each engine's host time. A step with prompts is no CUDA graph: its kernels are launched one by
 one. They are fitted on measured serving settings (fitting.py); those that come with the package are in law.yaml, with
 their error. Where two limits meet, the time is their norm of power 3, near to the larger.
 """
@@ -34,7 +34,7 @@ class StepLaw:
     compute: float = 0.85
     expert_memory: float = 0.7
     expert_compute: float = 0.9
-    kv_memory: float = 0.75
+    kv_memory: float = 0.9
     attention: float = 0.9
     links: float = 0.6
     spread: float = 1.0

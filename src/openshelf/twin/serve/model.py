@@ -160,7 +160,7 @@ def find_model(name: str) -> ServedModel:
     fits = [
         (len(begin), preset)
         for preset, each in _presets().items()
-        for begin in map(name_key, each["match"])
+        for begin in map(name_key, (preset, *each["match"]))
         if short.startswith(begin)
     ]
     if not fits:

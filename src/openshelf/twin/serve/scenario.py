@@ -143,6 +143,21 @@ def blocks_of(scenario: Scenario, model: ServedModel, machine: Machine) -> int:
     return int(free / (model.kv_bytes(plan.kv_dtype) / kv_ranks) * plan.attention_replicas // _BLOCK_TOKENS)
 
 
+def assumed_of(scenario: Scenario) -> list[str]:
+    """What neither the fabric nor the accelerator says, and the simulation needs."""
+    machine, model = machine_of(scenario.fabric), find_model(scenario.model)
+    device, of = machine.device, [model.linear_dtype, *([model.expert_dtype] if model.experts else [])]
+    dtypes = sorted({each or scenario.dtype for each in of} - {"mxfp4"})  # a format of weights everywhere
+    missing = [each for each in dtypes if not device.has(each)]
+    return [
+        *machine.assumed,
+        *(
+            f"{device.name} keeps weights in {each}, which it has no rate for, and computes in bfloat16"
+            for each in missing
+        ),
+    ]
+
+
 @dataclass(frozen=True)
 class _Ready:
     machine: Machine

@@ -1,7 +1,8 @@
 """Work: what a step of a model needs of one accelerator, in seconds. The law makes times of it.
 
-What moves is at the rates as sold. What computes is as many times as long as the operators' laws say of this
-accelerator and dtype (twin/ops): matrix products of fp8 are at half of what is sold, those of bfloat16 near to it.
+Weights move at the rates as sold. What computes, and the keys that decodes read, is as many times as long as the
+operators' laws say of this accelerator and dtype (twin/ops): matrix products of fp8 are at half to two thirds of what
+is sold, those of bfloat16 near to it.
 
 A plan says how a model is cut: tensor parallelism within a replica, data-parallel attention (each rank has its own
 sequences, all share the experts), expert parallelism. Fields may be arrays, one element for each setting.
@@ -93,9 +94,11 @@ def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
     kv_ranks = 1 if model.latent else min(tensor, model.kv_heads)
     looked, computed = _attention(model)
     rate, moved = _experts(model, device, plan, expert)
-    product = linear if linear in device.flop_per_s else "bfloat16"
+    named = {"fp8_block": "fp8", "float16": "bfloat16"}.get(linear, linear)
+    product = named if device.has(named) else "bfloat16"
     words = {"dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm": "bfloat16"} if model.latent else {}
     attention = slower("mla" if model.latent else "attention", device.name, **words)["compute"]
+    reading = max(1.0, slower("mla_decode" if model.latent else "decode", device.name, **words)["memory"])
     shared = 2 * (all_of_them - 1) / all_of_them
     kernels = model.layers * model.operators
     return Work(
@@ -105,7 +108,7 @@ def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
         expert_token_s=2 * chosen * model.experts_used / all_of_them / rate,
         experts=float(max(model.experts, 1)),
         experts_used=float(max(model.experts_used, 1)),
-        kv_s=model.kv_bytes(plan.kv_dtype) / kv_ranks / bandwidth,
+        kv_s=model.kv_bytes(plan.kv_dtype) / kv_ranks / bandwidth * reading,
         kv_compute_s=model.layers * looked / tensor / half,
         prefill_s=model.layers * computed / tensor / half * attention,
         moved_token_s=kernels * 2 * 2.0 * model.hidden / bandwidth,
@@ -134,10 +137,12 @@ def _experts(model: ServedModel, device: Accelerator, plan: Plan, dtype: str) ->
     mxfp4 is a format of weights: its products are those of fp8 where an accelerator has 4 bits, else of bfloat16.
     """
     native = "nvfp4" in device.flop_per_s
-    name = {"fp8": "fp8_block", "mxfp4": "nvfp4" if native else "w4a16_mxfp4"}.get(dtype, dtype)
     peak = device.peak(("fp8" if native else "bfloat16") if dtype == "mxfp4" else dtype)
     if not model.experts:
         return peak, 0.0
+    name = {"fp8": "fp8_block", "mxfp4": "nvfp4" if native else "w4a16_mxfp4", "float16": "bfloat16"}.get(dtype, dtype)
+    if dtype != "mxfp4" and not device.has(dtype):
+        name = "bfloat16"
     times = slower("moe", device.name, dtype=name, routing="balanced")
     rows = times["rows"] * model.hidden / plan.attention_replicas
     rows += times["inner"] * model.expert_width / plan.accelerators
