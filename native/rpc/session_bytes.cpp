@@ -188,8 +188,8 @@ void Session::write(In& in) {
     std::exception_ptr refused;
     try {
         need_write();
-        check(wanted);
         if (there == WRITTEN_ALL) refuse_failed(number);
+        else check(wanted);
     } catch (const Error&) {
         refused = std::current_exception();
     }
