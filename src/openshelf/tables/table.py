@@ -111,10 +111,12 @@ class Table(Handle):
             table = Table(space, native, name)
             fill(table)
             native.publish(full)
-        except BaseException:
+        except BaseException as error:
             pin = core.find(native.name)
             if pin is not None:
                 _core.table_discard(pin)
+            if isinstance(error, NameTaken):  # by another, since it was checked: said with the name that was given
+                _checked(space, name, rows, dim, dtype, optimizer)
             raise
         return table
 
