@@ -29,7 +29,7 @@ from openshelf.tables import SGD, DynamicIds, Uniform
 from traffic.recsys_ids import KINDS
 
 PROCESS = str(Path(__file__).parent / "processes" / "tables_hosts.py")
-DIM, BATCH, LENGTH = 128, 65_536, 16
+DIM, BATCH, LENGTH, BATCHES = 128, 65_536, 16, 8
 SGD_ONE = SGD(1.0)
 
 
@@ -180,14 +180,12 @@ def dynamic(report: Report, rows: int, pairs: int) -> None:
             ids = np.arange(first, min(rows, first + (1 << 16)))
             keyed.write(_keys(ids), plain.lookup(ids))
         for kind in KINDS:
-            ids, offsets, out = (
-                KINDS[kind](rows, BATCH, 0),
-                np.arange(0, BATCH, LENGTH),
-                np.empty((BATCH // LENGTH, DIM), np.float32),
-            )
-            keys, times = _keys(ids), {"plain": [], "keyed": []}  # type: ignore[var-annotated]
-            for _ in range(pairs):
-                for name, table, wanted in (("plain", plain, ids), ("keyed", keyed, keys)):
+            offsets, out = np.arange(0, BATCH, LENGTH), np.empty((BATCH // LENGTH, DIM), np.float32)
+            batches = [KINDS[kind](rows, BATCH, seed) for seed in range(BATCHES)]
+            times: dict[str, list[float]] = {"plain": [], "keyed": []}
+            for turn in range(pairs):
+                ids = batches[turn % BATCHES]
+                for name, table, wanted in (("plain", plain, ids), ("keyed", keyed, _keys(ids))):
                     begun = time.thread_time()
                     table.bag(wanted, offsets, out=out, threads=1)
                     times[name].append(time.thread_time() - begun)

@@ -1,9 +1,9 @@
 """Tables and other ways to share rows: two processes at once, and rows from Redis, LMDB and RocksDB.
 
 `tables.scale` is the bags that two processes pool, against one, both on cores of their own; the memory of both is
-counted once (PSS). Beside it the same of F.embedding_bag on private rows, which is what the machine allows, and FBGEMM
-with a table in each process. `tables.x_redis` and the others: rows looked up and copied by one process, 4,096 in a
-call, against the same rows from a store on this machine.
+counted once (PSS). Beside it what the machine allows: the same of F.embedding_bag on private rows, and of single random
+loads from the table's memory. Also FBGEMM with a table in each process. `tables.x_redis` and the others: rows looked up
+and copied by one process, 4,096 in a call, against the same rows from a store on this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from kit.servers import Absent
 from kit.side_by_side import Report, Row, arguments, compare, timed
-from openshelf import Space, Table
+from openshelf import Space, Table, _core
 from peers import tbe
 from peers.row_stores import Lmdb, Redis, RocksDB, RowStore, fill, keys_of
 from tables import COUNT, ENDS, copy_of, of_torch, ours, row_bytes, table_of
@@ -49,6 +49,8 @@ def _pool_for(path: str, number: int, pipe: Any) -> None:
         shared = _memory()
         rows = copy_of(table)
         works["torch"] = of_torch(rows)
+        address, size = table._core.parts()[0][1], table.rows * row_bytes("float32", DIM)
+        works["loads"] = lambda _: _core.random_loads(address, size, COUNT, number)
         call = tbe.bags_of(rows, DIM)
         if call is not None:
             works["fbgemm"] = lambda batch: call(batch, ENDS)
@@ -100,9 +102,12 @@ def scale(report: Report, rows: int, seconds: float, rounds: int) -> None:
     note = f"{two / 1e6:.1f} M rows/s; PSS of both {shared / 1e9:.2f} GB, the table {size / 1e9:.2f} GB"
     case = "two processes against one, ids meta"
     report.add(Row("tables.scale", case, two / best["ours", 1], "x", "", None, None, bar=">= 1.8", note=note))
-    limit = best["torch", 2] / best["torch", 1]
-    case, note = "the same with F.embedding_bag, rows of their own", f"{best['torch', 2] / 1e6:.1f} M rows/s"
-    report.add(Row("tables.scale_machine", case, limit, "x", "", None, None, note=note))
+    for row, name, case in (
+        ("tables.scale_machine", "torch", "the same with F.embedding_bag, rows of their own"),
+        ("tables.scale_loads", "loads", "the same with random loads of 8 bytes, each a line"),
+    ):
+        limit, note = best[name, 2] / best[name, 1], f"{best[name, 2] / 1e6:.1f} M/s"
+        report.add(Row(row, case, limit, "x", "", None, None, note=note))
     case, name = "two processes, a table in each", "FBGEMM TBE"
     if "fbgemm" not in names:
         note = "FBGEMM is not installed: make bench-tables-peers"

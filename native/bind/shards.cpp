@@ -22,7 +22,7 @@ static ShardSpec spec_of(u64 id, u32 row_type, u64 rows, u64 dim, u32 optimizer,
 
 static bool read(Sharded& table, const GivenShardedRead& given, u32 threads) {
     const auto& [ids, offsets, bags, length, pooling, weights, out, stride, raw, consistent] = given;
-    const ReadRequest request{nullptr, ids_of(ids), ids_of(offsets), bags, length, Pooling(pooling), at_address<const float>(weights), at_address<char>(out), stride, raw, consistent, table.title};
+    const ReadRequest request{nullptr, ids_of(ids), ids_of(offsets), bags, length, Pooling(pooling), at_address<const float>(weights), at_address<char>(out), stride, raw, consistent, table.title, nullptr, nullptr};
     nb::gil_scoped_release release;
     return table.read(request, threads);
 }

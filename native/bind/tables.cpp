@@ -1,8 +1,11 @@
 // Tables for Python; conversions only. Buffers come as addresses: Python has checked their types and sizes, and keeps them.
+#include <nanobind/stl/variant.h>
+
 #include "bind/tables.hpp"
 #include "space/sync.hpp"
 #include "tables/choose.hpp"
 #include "tables/cold.hpp"
+#include "tables/keys.hpp"
 #include "tables/update.hpp"
 
 namespace nb = nanobind;
@@ -10,9 +13,9 @@ using namespace nb::literals;
 
 namespace osf::bind {
 
-// table, ids, offsets, bags, ids a bag where there are no offsets, pooling, weights, out, bytes from row to row of it, raw, consistent, title,
+// table or its keys, ids, offsets, bags, ids a bag where there are no offsets, pooling, weights, out, bytes from row to row of it, raw, consistent, title,
 // winners
-using GivenRead = std::tuple<std::shared_ptr<Table>, GivenIds, GivenIds, u64, u64, u32, u64, u64, u64, bool, bool, std::string, u64>;
+using GivenRead = std::tuple<std::variant<std::shared_ptr<Table>, std::shared_ptr<Keys>>, GivenIds, GivenIds, u64, u64, u32, u64, u64, u64, bool, bool, std::string, u64>;
 
 static std::shared_ptr<Table> make(const std::shared_ptr<Space>& space, u32 row_type, u64 rows, u64 dim, u32 optimizer, const GivenSettings& settings, const GivenInit& init) {
     nb::gil_scoped_release release;
@@ -21,9 +24,12 @@ static std::shared_ptr<Table> make(const std::shared_ptr<Space>& space, u32 row_
 
 static void read(const std::vector<GivenRead>& given, u32 threads) {
     std::vector<ReadRequest> requests;
-    for (const auto& [table, ids, offsets, bags, length, pooling, weights, out, stride, raw, consistent, title, winners] : given)
+    for (const auto& [of, ids, offsets, bags, length, pooling, weights, out, stride, raw, consistent, title, winners] : given) {
+        const auto* keys = std::get_if<std::shared_ptr<Keys>>(&of);
+        const auto& table = keys ? (*keys)->table : std::get<std::shared_ptr<Table>>(of);
         requests.push_back({table, ids_of(ids), ids_of(offsets), bags, length, Pooling(pooling), at_address<const float>(weights), at_address<char>(out), stride, raw, consistent, title,
-                            at_address<std::int64_t>(winners)});
+                            at_address<std::int64_t>(winners), keys ? *keys : nullptr});
+    }
     nb::gil_scoped_release release;
     read_rows(requests, threads);
 }

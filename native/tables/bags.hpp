@@ -152,6 +152,47 @@ struct Body {
         return most[0];
     }
 
+    static bool has(const std::int64_t* keys, u64 count, std::int64_t key) {
+        u64 same = 0;
+        for (u64 at = 0; at < count; at++) same |= u64(keys[at] == key);
+        return same != 0;
+    }
+
+    // A bucket is asked for some keys before it is looked at, by an even stream of requests. Keys that are not in their first bucket wait
+    // until all others are done: their second buckets come meanwhile. The bits of L::same say, without a branch, which of a bucket's keys
+    // is this one.
+    static u64 find_keys(const KeyIndex& index, const std::int64_t* keys, u64 count, u64 further, std::int64_t* rows) {
+        constexpr u64 SOME = 256;
+        u64 none = 0;
+        std::uint32_t numbers[SOME + KEYS_AHEAD] = {}, rest[SOME];
+        auto bucket = [&](u64 number) { return index.buckets + number * KEY_BUCKET_BYTES; };
+        auto row = [](u64 number, unsigned same) { return std::int64_t(number * KEYS_A_BUCKET) + __builtin_ctz(same); };
+        for (u64 from = 0; from < count; from += SOME) {
+            const u64 some = count - from < SOME ? count - from : SOME, known = count + further - from, hashed = known < SOME + KEYS_AHEAD ? known : SOME + KEYS_AHEAD;
+            for (u64 at = 0; at < hashed; at++) numbers[at] = std::uint32_t(index.first(KeyIndex::hash(keys[from + at])));
+            u64 left = 0;
+            for (u64 at = 0; at < some; at++) {
+                __builtin_prefetch(bucket(numbers[at + KEYS_AHEAD]));  // where no more keys are, of any
+                const unsigned same = L::same(bucket(numbers[at]), keys[from + at]);
+                rows[from + at] = row(numbers[at], same | 1u << KEYS_A_BUCKET);
+                rest[left] = std::uint32_t(at);
+                left += !same;
+            }
+            for (u64 one = 0; one < left; one++) {
+                std::uint32_t& number = numbers[one];  // no longer that of a first bucket: one is at most rest[one]
+                number = std::uint32_t(index.second(KeyIndex::hash(keys[from + rest[one]])));
+                __builtin_prefetch(bucket(number));
+            }
+            for (u64 one = 0; one < left; one++) {
+                const u64 at = from + rest[one];
+                const unsigned same = L::same(bucket(numbers[one]), keys[at]);
+                rows[at] = same ? row(numbers[one], same) : index.none;
+                none += !same;
+            }
+        }
+        return none;
+    }
+
     // Without their signs, floats are in the order of their bits, and what is no number comes last.
     static std::uint32_t size(const float* values, u64 count) {
         std::uint32_t most = 0;
@@ -263,7 +304,7 @@ struct Body {
     }
 
     static constexpr Kernels kernels(const char* name) {
-        return {name, largest<std::int32_t>, largest<std::int64_t>, size,
+        return {name, largest<std::int32_t>, largest<std::int64_t>, has, size, find_keys,
                 {bags<RowType::float32>, bags<RowType::float16>, bags<RowType::bfloat16>, bags<RowType::int8>, bags<RowType::int4>},
                 {narrow<RowType::float32>, narrow<RowType::float16>, narrow<RowType::bfloat16>, narrow<RowType::int8>, narrow<RowType::int4>},
                 {sgd, adagrad, rowwise_adagrad, adam}};

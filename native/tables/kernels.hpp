@@ -61,13 +61,35 @@ struct Settings {                                // of an optimizer, at one step
 
 constexpr std::uint32_t INFINITE = 0x7f800000;
 
+// Dynamic ids: buckets of KEYS_A_BUCKET keys (tables/keys.hpp). A key is in one of two buckets, or has no row.
+constexpr std::uint64_t KEYS_A_BUCKET = 8, KEY_BUCKET_BYTES = 64;
+constexpr std::uint64_t KEYS_AHEAD = 64;         // keys between the one that is looked for and the one whose bucket is asked for
+
+struct KeyIndex {
+    const char* buckets;                         // each a line
+    std::uint64_t count;                         // of buckets, below 2^32
+    std::int64_t none;                           // the row of keys without one
+
+    static constexpr std::uint64_t hash(std::int64_t key) {
+        std::uint64_t word = std::uint64_t(key) * 0x9e3779b97f4a7c15ull;
+        word ^= word >> 32;
+        word *= 0xd6e8feb86659fd93ull;
+        return word ^ word >> 32;
+    }
+    constexpr std::uint64_t first(std::uint64_t hash) const { return (hash >> 32) * count >> 32; }
+    constexpr std::uint64_t second(std::uint64_t hash) const { return (hash & 0xffffffffull) * count >> 32; }
+};
+
 using BagKernel = void (*)(const RowShape& shape, const Bags& bags, Pooling pooling);
 
 struct Kernels {
     const char* name;
     std::uint64_t (*largest32)(const std::int32_t* ids, std::uint64_t count);  // as unsigned numbers: a negative one is huge
     std::uint64_t (*largest64)(const std::int64_t* ids, std::uint64_t count);
+    bool (*has)(const std::int64_t* keys, std::uint64_t count, std::int64_t key);  // whether it is one of them
     std::uint32_t (*size)(const float* values, std::uint64_t count);  // the bits of the largest without its sign; from INFINITE on, not all are finite
+    // How many have no row. After the keys come `further` ones, whose buckets are asked for, too.
+    std::uint64_t (*find_keys)(const KeyIndex& index, const std::int64_t* keys, std::uint64_t count, std::uint64_t further, std::int64_t* rows);
     BagKernel bags[ROW_TYPES];                   // out = the rows of each bag pooled; an empty one gives zeros
     void (*narrow[ROW_TYPES])(const float* from, char* row, std::uint64_t dim);  // a row of these numbers, rounded to nearest
     void (*step[OPTIMIZERS])(float* row, float* state, const float* gradient, std::uint64_t dim, const Settings& settings);

@@ -12,6 +12,13 @@ struct Avx2 {
     using V = __m256;
     static constexpr std::uint64_t N = 8, REGISTERS = 8;
 
+    static unsigned same(const char* bucket, std::int64_t key) {
+        const __m256i wanted = _mm256_set1_epi64x(key);
+        const auto* keys = reinterpret_cast<const __m256i*>(bucket);
+        const auto four = [&](const __m256i* at) { return unsigned(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_load_si256(at), wanted)))); };
+        return four(keys) | four(keys + 1) << 4;
+    }
+
     static float half(std::uint16_t bits) { return _cvtsh_ss(bits); }
     static std::uint16_t to_half(float value) { return std::uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)); }
     static V zero() { return _mm256_setzero_ps(); }

@@ -12,6 +12,8 @@ struct Avx512 {
     using V = __m512;
     static constexpr std::uint64_t N = 16, REGISTERS = 16;
 
+    static unsigned same(const char* bucket, std::int64_t key) { return _mm512_cmpeq_epi64_mask(_mm512_load_si512(bucket), _mm512_set1_epi64(key)); }
+
     static float half(std::uint16_t bits) { return _cvtsh_ss(bits); }
     static std::uint16_t to_half(float value) { return std::uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)); }
     static V zero() { return _mm512_setzero_ps(); }

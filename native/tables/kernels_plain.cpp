@@ -9,6 +9,12 @@ struct Plain {
     using V = float;
     static constexpr std::uint64_t N = 1, REGISTERS = 8;
 
+    static unsigned same(const char* bucket, std::int64_t key) {
+        unsigned found = 0;
+        for (unsigned at = 0; at < KEYS_A_BUCKET; at++) found |= unsigned(__atomic_load_n(reinterpret_cast<const std::int64_t*>(bucket) + at, __ATOMIC_RELAXED) == key) << at;
+        return found;
+    }
+
     static float half(std::uint16_t bits) {
         const std::uint32_t sign = std::uint32_t(bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;
         std::uint32_t word;

@@ -4,19 +4,15 @@
 #include <bit>
 
 #include "space/sync.hpp"
+#include "tables/choose.hpp"
 #include "tables/initial.hpp"
 #include "tables/versions.hpp"
 
 namespace osf::tables {
 
-static u64 mix(std::int64_t key) {
-    u64 word = u64(key) * 0x9e3779b97f4a7c15ull;
-    word ^= word >> 32;
-    word *= 0xd6e8feb86659fd93ull;
-    return word ^ word >> 32;
-}
-
 static std::string keys_name(u64 id) { return hidden_head(id) + "/keys"; }
+constexpr u32 KEYS_VERSION = 2;
+constexpr u64 COUNTED = 64;                      // one of so many reads is counted, so that reading stays reading
 static u64 keys_check(const KeysHead& head) { return hash_bytes(&head, offsetof(KeysHead, check), 1); }
 
 void Keys::make(const std::shared_ptr<Table>& table, u32 admit_after, u64 half_life) {
@@ -28,13 +24,14 @@ void Keys::make(const std::shared_ptr<Table>& table, u32 admit_after, u64 half_l
     head.buckets = rows / KEYS_A_BUCKET;
     head.sketch = std::bit_ceil(std::max<u64>(1024, 2 * rows));
     head.admit_after = admit_after;
-    head.version = 1;
+    head.version = KEYS_VERSION;
     head.half_life = half_life;
     head.check = keys_check(head);
-    const u64 bytes = PAGE + KEY_LOCKS * sizeof(Lock) + head.buckets * sizeof(KeyBucket) + SKETCH_LINES * head.sketch;
+    const u64 bytes = PAGE + KEY_LOCKS * sizeof(Lock) + head.buckets * (sizeof(KeyBucket) + KEYS_A_BUCKET * sizeof(KeyUse)) + SKETCH_LINES * head.sketch;
     Space& space = *table->space;
     Held held = space.make({bytes, 3, kind_array, {bytes}, {}, keys_name(head.id)}, true);
     try {
+        space.use_huge_pages(held);
         char* base = space.bytes(held);
         std::memcpy(base, &head, sizeof head);
         auto* buckets = reinterpret_cast<KeyBucket*>(base + PAGE + KEY_LOCKS * sizeof(Lock));
@@ -57,20 +54,22 @@ std::shared_ptr<Keys> Keys::open(const std::shared_ptr<Table>& table) {
 Keys::Keys(std::shared_ptr<Table> of, Held held) : table(std::move(of)), held_(held) {
     char* base = table->space->bytes(held);
     head_ = reinterpret_cast<KeysHead*>(base);
-    if (std::memcmp(head_->magic, KEYS_MAGIC, sizeof KEYS_MAGIC) || head_->version != 1 || head_->check != keys_check(*head_)) {
+    if (std::memcmp(head_->magic, KEYS_MAGIC, sizeof KEYS_MAGIC) || head_->version != KEYS_VERSION || head_->check != keys_check(*head_)) {
         table->space->release(held_);
         throw Error(Code::corrupt, "the keys of the table '" + table->name() + "' are damaged, or of another version of Openshelf; delete the table");
     }
     locks_ = reinterpret_cast<Lock*>(base + PAGE);
     buckets_ = reinterpret_cast<KeyBucket*>(base + PAGE + KEY_LOCKS * sizeof(Lock));
-    sketch_ = reinterpret_cast<u8*>(buckets_ + head_->buckets);
+    uses_ = reinterpret_cast<KeyUse*>(buckets_ + head_->buckets);
+    sketch_ = reinterpret_cast<u8*>(uses_ + head_->rows);
+    index_ = {reinterpret_cast<const char*>(buckets_), head_->buckets, std::int64_t(head_->rows)};
 }
 
 Keys::~Keys() { table->space->release(held_); }
 
 [[noreturn]] static void no_key(const Ids& keys) {
     u64 at = 0;
-    while (std::int64_t(keys[at]) != NO_KEY) at++;
+    while (at + 1 < keys.count && std::int64_t(keys[at]) != NO_KEY) at++;
     throw Error(Code::bad_input, "the key -2^63, at position " + std::to_string(at) + ", is none: it marks places without a key");
 }
 
@@ -88,54 +87,52 @@ std::int64_t Keys::find(std::int64_t key, u64 hash) const {
 }
 
 void Keys::use(u64 row, u32 stamp) {
-    KeyBucket::Use& use = buckets_[row / KEYS_A_BUCKET].uses[row % KEYS_A_BUCKET];  // lost counts do no harm
+    KeyUse& use = uses_[row];                    // lost counts do no harm
     const u32 worth_now = worth(use, stamp);
     store(use.count, std::min<u32>(worth_now + 1, WANTED), std::memory_order_relaxed);
     store(use.stamp, stamp, std::memory_order_relaxed);
 }
 
 // A count is worth half after each half-life.
-u32 Keys::worth(const KeyBucket::Use& use, u32 stamp) const {
+u32 Keys::worth(const KeyUse& use, u32 stamp) const {
     const u32 age = stamp - std::min(stamp, load(use.stamp, std::memory_order_relaxed));
     return age > 31 ? 0 : load(use.count, std::memory_order_relaxed) >> age;
 }
 
+void Keys::check(const Ids& keys) {
+    if (keys.wide && kernels().has(static_cast<const std::int64_t*>(keys.at), keys.count, NO_KEY)) no_key(keys);
+}
+
+void Keys::ask_for(const Ids& keys, u64 from, u64 to) const {
+    for (u64 at = from; at < to; at++) __builtin_prefetch(&first(KeyIndex::hash(std::int64_t(keys[at]))));
+}
+
+u64 Keys::find_some(const std::int64_t* keys, u64 count, u64 further, std::int64_t* rows) {
+    const u64 none = kernels().find_keys(index_, keys, count, further, rows);
+    std::atomic_thread_fence(std::memory_order_acquire);  // a key that is there has its own row
+    for (u64 at = 0; at < count; at += COUNTED) __builtin_prefetch(&uses_[std::min(u64(rows[at]), no_row() - 1)], 1);
+    return none;
+}
+
+void Keys::used(const std::int64_t* rows, u64 count) {
+    if (table->space->read_only()) return;
+    const u32 stamp = now();
+    for (u64 at = 0; at < count; at += COUNTED)
+        if (u64(rows[at]) != no_row()) use(u64(rows[at]), stamp);
+}
+
+void Keys::came(u64 count) {
+    if (!table->space->read_only()) std::atomic_ref<u64>(head_->clock).fetch_add(count, std::memory_order_relaxed);
+}
+
 u64 Keys::rows_of(const Ids& keys, std::int64_t* rows) {
     table->check_usable();
-    constexpr u64 SOME = 64;
-    u64 hashes[SOME], none = 0;
-    u32 rest[SOME];                              // of some keys: those that are not in their first bucket
-    bool bad = false;
-    const bool counts = !table->space->read_only();
-    const u32 stamp = now();
-    for (u64 from = 0; from < keys.count; from += SOME) {
-        const u64 count = std::min<u64>(SOME, keys.count - from);
-        for (u64 at = 0; at < count; at++) {
-            const std::int64_t key = std::int64_t(keys[from + at]);
-            bad |= key == NO_KEY;
-            hashes[at] = mix(key);
-            __builtin_prefetch(&first(hashes[at]));
-        }
-        u64 left = 0;
-        for (u64 at = 0; at < count; at++) {
-            const KeyBucket& bucket = first(hashes[at]);
-            const std::int64_t found = place_in(bucket, std::int64_t(keys[from + at]));
-            rows[from + at] = (&bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + found;
-            rest[left] = u32(at);
-            left += found < 0;
-        }
-        for (u64 at = 0; at < left; at++) __builtin_prefetch(&second(hashes[rest[at]]));
-        for (u64 one = 0; one < left; one++) {
-            const u64 at = rest[one];
-            const KeyBucket& bucket = second(hashes[at]);
-            const std::int64_t found = place_in(bucket, std::int64_t(keys[from + at]));
-            rows[from + at] = found < 0 ? std::int64_t(no_row()) : (&bucket - buckets_) * std::int64_t(KEYS_A_BUCKET) + found;
-            none += found < 0;
-        }
-        if (counts && u64(rows[from]) != no_row()) use(u64(rows[from]), stamp);  // one of 64, so that reading stays reading
-    }
-    if (bad) no_key(keys);
-    if (counts) std::atomic_ref<u64>(head_->clock).fetch_add(keys.count, std::memory_order_relaxed);
+    check(keys);
+    const std::vector<std::int64_t> wanted = keys.copy();
+    ask_for(keys, 0, std::min(KEYS_AHEAD, keys.count));
+    const u64 none = find_some(wanted.data(), wanted.size(), 0, rows);
+    used(rows, keys.count);
+    came(keys.count);
     return none;
 }
 
@@ -186,7 +183,7 @@ void Keys::admit(const Ids& keys, std::int64_t* rows, bool all) {
             continue;
         }
         const std::int64_t key = std::int64_t(keys[at]);
-        const u64 hash = mix(key);
+        const u64 hash = KeyIndex::hash(key);
         const u32 count = all ? WANTED : seen(hash, true);
         if (count >= head_->admit_after) give_row(key, hash, count);
         if (const std::int64_t row = find(key, hash); row >= 0) rows[at] = row;
@@ -232,7 +229,7 @@ void Keys::settle(const Ids& keys, const std::int64_t* places) {
     for (u64 at = 0; at < keys.count; at++) {
         const std::int64_t key = std::int64_t(keys[at]);
         if (key == NO_KEY) no_key(keys);
-        give_row(key, mix(key), WANTED, u64(places[at]));
+        give_row(key, KeyIndex::hash(key), WANTED, u64(places[at]));
     }
 }
 
@@ -247,7 +244,7 @@ bool Keys::place(std::int64_t key, u64 hash, u32 count, u64 there) {
         u64 at = 0, least = ~0ull;
         for (const KeyBucket* bucket : {&first(hash), &second(hash)})
             for (u64 one = 0; one < KEYS_A_BUCKET; one++) {
-                const u64 score = load(bucket->keys[one], std::memory_order_relaxed) == NO_KEY ? 0 : 1 + worth(bucket->uses[one], stamp);
+                const u64 score = load(bucket->keys[one], std::memory_order_relaxed) == NO_KEY ? 0 : 1 + worth(uses_[u64(bucket - buckets_) * KEYS_A_BUCKET + one], stamp);
                 const u64 number = u64(bucket - buckets_) * KEYS_A_BUCKET + one;
                 if (score >= least && (score || number != there)) continue;
                 least = score;
@@ -267,7 +264,7 @@ bool Keys::place(std::int64_t key, u64 hash, u32 count, u64 there) {
             return true;
         };
         guard.done = [&](u64) {
-            bucket.uses[at % KEYS_A_BUCKET] = {stamp, count};
+            uses_[at] = {stamp, count};
             store(held, key, std::memory_order_release);
             done = true;
         };

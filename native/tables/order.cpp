@@ -66,7 +66,7 @@ void RowGradients::share_out() {
 void RowGradients::keep_winners() {
     std::vector<bool> won(update_.ids.count);
     for (u64 at = 0; at < update_.bags * dim_; at++)
-        if (const std::int64_t position = update_.winners[at]; position >= 0) won[u64(position)] = true;
+        if (const std::int64_t position = update_.winners[at]; position >= 0) won.at(u64(position)) = true;
     std::vector<std::int64_t> ids;
     std::vector<u32> positions;
     for (u64 position = 0; position < won.size(); position++)

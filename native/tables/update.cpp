@@ -111,8 +111,27 @@ private:
     std::vector<float> row_;
 };
 
-Summed sum_gradients(const Update& update, u64 dim, const std::string& title) {
-    if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+// What an update goes by, where the caller's other threads cannot change it after it was checked.
+class Own {
+public:
+    Own(const Update& given, const std::string& title) : update(given) {
+        if (given.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+        ids_ = given.ids.copy();
+        update.ids = {ids_.data(), true, ids_.size()};
+        if (!given.offsets.at) return;
+        offsets_ = given.offsets.copy();
+        update.offsets = {offsets_.data(), true, offsets_.size()};
+        check_offsets(update.offsets, update.bags, update.ids.count, title);
+    }
+    Update update;
+
+private:
+    std::vector<std::int64_t> ids_, offsets_;
+};
+
+Summed sum_gradients(const Update& given, u64 dim, const std::string& title) {
+    const Own own(given, title);
+    const Update& update = own.update;
     const RowGradients gradients(update, dim, title);
     if (!update.any_number) gradients.check();
     Summed result;
@@ -124,13 +143,14 @@ Summed sum_gradients(const Update& update, u64 dim, const std::string& title) {
     return result;
 }
 
-void update_rows(const Update& update, u32 threads, const Guard& guard, Tick tick) {
-    Table& table = *update.table;
+void update_rows(const Update& given, u32 threads, const Guard& guard, Tick tick) {
+    Table& table = *given.table;
     TableHead& head = table.head();
     table.need_write();
     if (head.row_type == RowType::int8 || head.row_type == RowType::int4)
         throw Error(Code::bad_input, "the table '" + table.name() + "' has rows of integers, which no optimizer changes: train one of float32, float16 or bfloat16, and write() rows of it here");
-    if (update.ids.count > ~0u) throw Error(Code::bad_input, "an update has at most 4294967295 ids");
+    const Own own(given, table.name());
+    const Update& update = own.update;
     auto rows = checked(table, update.ids, table.name());
     const RowGradients gradients(update, head.dim, table.name());
     if (!update.any_number) gradients.check();
@@ -169,14 +189,15 @@ void update_rows(const Update& update, u32 threads, const Guard& guard, Tick tic
     std::atomic_ref<u64>(head.updated_rows).fetch_add(changed);
 }
 
-void write_rows(const std::shared_ptr<Table>& table, const Ids& ids, const char* given, bool raw, const char* states, const Guard& guard) {
+void write_rows(const std::shared_ptr<Table>& table, const Ids& of, const char* given, bool raw, const char* states, const Guard& guard) {
     table->need_write();
     const TableHead& head = table->head();
-    auto rows = checked(*table, ids, table->name());
+    const std::vector<std::int64_t> ids = of.copy();
+    auto rows = checked(*table, {ids.data(), true, ids.size()}, table->name());
     Writer writer(*table);
     const u64 bytes = raw ? head.row_bytes : 4 * head.dim;
-    for (u64 at = 0; at < ids.count; at++) {
-        const u64 row = ids[at];
+    for (u64 at = 0; at < ids.size(); at++) {
+        const u64 row = u64(ids[at]);
         const Snapshot::Part& part = rows->part_of(row);
         char* to = part.rows + (row - part.first) * head.row_bytes;
         char* state = head.state_bytes ? part.state + (row - part.first) * head.state_bytes : nullptr;
@@ -194,18 +215,20 @@ void set_steps(Table& table, u64 steps) {
     store(table.head().steps, steps);
 }
 
-void read_states(const std::shared_ptr<Table>& table, const Ids& ids, char* out) {
+void read_states(const std::shared_ptr<Table>& table, const Ids& of, char* out) {
     const TableHead& head = table->head();
-    auto rows = checked(*table, ids, table->name());
-    for (u64 at = 0; at < ids.count; at++) {
-        const Snapshot::Part& part = rows->part_of(ids[at]);
-        const char* state = part.state + (ids[at] - part.first) * head.state_bytes;
+    const std::vector<std::int64_t> ids = of.copy();
+    auto rows = checked(*table, {ids.data(), true, ids.size()}, table->name());
+    for (u64 at = 0; at < ids.size(); at++) {
+        const u64 row = u64(ids[at]);
+        const Snapshot::Part& part = rows->part_of(row);
+        const char* state = part.state + (row - part.first) * head.state_bytes;
         for (;;) {
-            const Whole whole = whole_row(*table, ids[at], state);
+            const Whole whole = whole_row(*table, row, state);
             const char* from = whole.row == state ? state : whole.row + align_up(head.row_bytes, 8);  // or of an undo record
             std::memcpy(out + at * head.state_bytes, from, head.state_bytes);
             std::atomic_thread_fence(std::memory_order_acquire);
-            if (load(table->stripe(ids[at]), std::memory_order_relaxed) == whole.word) break;
+            if (load(table->stripe(row), std::memory_order_relaxed) == whole.word) break;
         }
     }
 }

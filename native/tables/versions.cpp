@@ -79,12 +79,12 @@ Whole whole_row(Table& table, u64 row, const char* at) {
 }
 
 template <class I>
-u64 Versions::note(const I* ids, u64 count) {
+u64 Versions::note(const I* rows, u64 count) {
     const u64* stripes = table_.stripes();
     const u64 mask = table_.head().stripes - 1;
     u64 owners = 0;
     for (u64 index = 0; index < count; index++) {
-        at_[index] = u32(u64(ids[index]) & mask);
+        at_[index] = u32(u64(rows[index]) & mask);
         words_[index] = load(stripes[at_[index]], std::memory_order_relaxed);
         owners |= stripe_owner(words_[index]);
     }
@@ -92,20 +92,20 @@ u64 Versions::note(const I* ids, u64 count) {
     return owners;
 }
 
-bool Versions::look(const Ids& ids, u64 begin, u64 count) {
-    const u64 owners = ids.wide ? note(static_cast<const std::int64_t*>(ids.at) + begin, count) : note(static_cast<const std::int32_t*>(ids.at) + begin, count);
+bool Versions::look(const Ids& rows, u64 count) {
+    const u64 owners = rows.wide ? note(static_cast<const std::int64_t*>(rows.at), count) : note(static_cast<const std::int32_t*>(rows.at), count);
     if (!owners) return true;
-    for (u64 index = 0; index < count; index++) whole_row(table_, ids[begin + index], nullptr);  // waits
+    for (u64 index = 0; index < count; index++) whole_row(table_, rows[index], nullptr);  // waits
     return false;
 }
 
-const char* const* Versions::copies(const Ids& ids, u64 begin, u64 count, const RowShape& shape, const char* const* at) {
+const char* const* Versions::copies(const Ids& rows, u64 count, const RowShape& shape, const char* const* at) {
     bytes_.resize((count + 1) * shape.bytes);
     copied_.assign(count + shape.ahead, bytes_.data());
     for (u64 index = 0; index < count; index++) {
         char* copy = bytes_.data() + index * shape.bytes;
         copied_[index] = copy;
-        const u64 row = ids[begin + index];
+        const u64 row = rows[index];
         for (u64 line = 0; line < shape.bytes; line += 64) __builtin_prefetch(at[index + shape.ahead] + line);
         for (;;) {
             const Whole found = whole_row(table_, row, at[index]);

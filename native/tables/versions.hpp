@@ -28,22 +28,21 @@ public:
     explicit Versions(Table& table) : table_(table) {}
 
     template <class Read>
-    void whole(const ReadRequest& request, u64 bag, const RowShape& shape, const char* const* at, const Read& read) {
-        const u64 begin = request.begin(bag), count = request.end(bag) - begin;
+    void whole(const Ids& rows, u64 count, const RowShape& shape, const char* const* at, const Read& read) {
         const int attempts = count <= LONG ? 4 : 0;  // of many rows, one would change again and again
         for (int attempt = 0; attempt < attempts; attempt++) {
-            if (!look(request.ids, begin, count)) continue;
+            if (!look(rows, count)) continue;
             read(at);
             if (same(count)) return;
         }
-        read(copies(request.ids, begin, count, shape, at));
+        read(copies(rows, count, shape, at));
     }
 
 private:
     static constexpr u64 LONG = 64;
-    bool look(const Ids& ids, u64 begin, u64 count);  // false: somebody is changing one of the rows
+    bool look(const Ids& rows, u64 count);  // false: somebody is changing one of the rows
     template <class I>
-    u64 note(const I* ids, u64 count);           // stripes and their words; the owners of any of them
+    u64 note(const I* rows, u64 count);          // stripes and their words; the owners of any of them
     bool same(u64 count) const {
         std::atomic_thread_fence(std::memory_order_acquire);
         const u64* stripes = table_.stripes();
@@ -51,7 +50,7 @@ private:
         for (u64 index = 0; index < count; index++) different |= load(stripes[at_[index]], std::memory_order_relaxed) ^ words_[index];
         return !different;
     }
-    const char* const* copies(const Ids& ids, u64 begin, u64 count, const RowShape& shape, const char* const* at);  // row by row
+    const char* const* copies(const Ids& rows, u64 count, const RowShape& shape, const char* const* at);  // row by row
 
     Table& table_;
     u64 words_[LONG];

@@ -44,7 +44,8 @@ TIERS = {
     "tiers.policy",
 }
 TABLES = {"tables.x_torch", "tables.x_fbgemm", "tables.consistent", "tables.x_torch_huge", "tables.random_read"}
-TABLES_PEERS = {"tables.scale", "tables.scale_fbgemm", "tables.x_redis", "tables.x_lmdb", "tables.x_rocksdb"}
+TABLES_SCALE = {"tables.scale", "tables.scale_machine", "tables.scale_loads", "tables.scale_fbgemm"}
+TABLES_PEERS = TABLES_SCALE | {"tables.x_redis", "tables.x_lmdb", "tables.x_rocksdb"}
 TABLES_FLASH = {"tables.flash", "tables.flash_x_rocksdb", "tables.flash_disk"}
 TIERS_POLICY = {f"tiers.policy_{case}" for case in ("zipf", "scan", "loop", "mooncake5", "kernel_zipf", "kernel_scan")}
 OFFLOAD_STREAM = {"offload.stream", "offload.stream_checked"}

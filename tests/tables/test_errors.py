@@ -252,3 +252,16 @@ def test_a_pickled_table_is_the_same_rows(table: Table) -> None:
     other = pickle.loads(pickle.dumps(table))
     table.write([3], np.full((1, 4), 9.0))
     assert np.array_equal(other.lookup([3]), np.full((1, 4), 9.0))
+
+
+def test_a_name_that_was_taken_while_the_rows_were_written_is_said_by_its_name(space: Space) -> None:
+    class Rows:
+        shape = (4, 4)
+
+        def __getitem__(self, some: slice) -> Any:
+            Table.create(space, "users", rows=1, dim=1)
+            return np.zeros(self.shape)
+
+    with pytest.raises(NameTaken, match=r"^'users' exists already"):
+        Table.create(space, "users", rows=4, dim=4, init=Rows())
+    assert Table.open(space, "users").rows == 1

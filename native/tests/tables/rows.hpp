@@ -55,7 +55,7 @@ inline const std::vector<Pair>& pairs() {
 inline std::vector<Pair> read_pairs(const std::shared_ptr<Table>& table, u64 count) {
     const auto ids = all_rows(count);
     std::vector<float> rows(count * DIM), states(count * DIM);
-    const ReadRequest request{table, ids_of(ids), {}, count, 1, Pooling::max, nullptr, reinterpret_cast<char*>(rows.data()), 4 * DIM, false, true, "table"};
+    const ReadRequest request{table, ids_of(ids), {}, count, 1, Pooling::max, nullptr, reinterpret_cast<char*>(rows.data()), 4 * DIM, false, true, "table", nullptr, nullptr};
     read_rows({&request, 1}, 1);
     read_states(table, ids_of(ids), reinterpret_cast<char*>(states.data()));
     std::vector<Pair> found(count);

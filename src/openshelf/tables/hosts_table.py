@@ -52,7 +52,7 @@ class HostsTable(Table):
         return self._over
 
     @property
-    def _core(self) -> Any:  # what requests are made with
+    def _core(self) -> Any:
         return self._hosts
 
     @property

@@ -48,18 +48,10 @@ class KeyedTable(Table):
         """How many keys may have a row at a time."""
         return int(self._core.stats()["rows"]) - 1
 
-    def _read(self, requests: list[tuple[Any, ...]], threads: int) -> None:
-        """Keys become rows first. If a key has lost its row meanwhile, what was read may be another's: again."""
-        for core, keys, *rest in requests:
-            self._core.check_usable()
-            rows = np.empty(keys[2], np.int64)
-            at = _core.address_of(rows)
-            while True:
-                changes = self._keys.changes
-                self._keys.rows_of(keys, at)
-                _core.table_read([(core, (at, 8, keys[2]), *rest)], threads)
-                if self._keys.still(keys, at, changes):
-                    break
+    @property
+    def _read_by(self) -> _core.TableKeys:
+        self._core.check_usable()
+        return self._keys
 
     def keys(self) -> tuple[Any, Any]:
         """All keys that have a row, and the numbers of these rows: arrays of int64, no snapshot while others write."""

@@ -49,12 +49,12 @@ def bag_many(
 
 
 def _read(tables: Sequence[Table], requests: list[tuple[Any, ...]], threads: int) -> None:
-    """Those that are plain tables together; each of the others by itself, before them."""
-    for table, request in zip(tables, requests, strict=True):
-        if type(table) is not Table:
+    """Those of this host together; each of the others by itself, before them."""
+    here = [type(table)._read is Table._read for table in tables]
+    for table, request, one in zip(tables, requests, here, strict=True):
+        if not one:
             table._read([request], threads)
-    plain = [request for table, request in zip(tables, requests, strict=True) if type(table) is Table]
-    _core.table_read(plain, threads)
+    _core.table_read([request for request, one in zip(requests, here, strict=True) if one], threads)
 
 
 def _checked(tables: Any) -> Sequence[Table]:

@@ -110,10 +110,12 @@ class Table(Handle):
             table = Table(space, native, name)
             fill(table)
             native.publish(full)
-        except BaseException:
+        except BaseException as error:
             pin = core.find(native.name)
             if pin is not None:
                 _core.table_discard(pin)
+            if isinstance(error, NameTaken):  # by another, since it was checked: said with the name that was given
+                _checked(space, name, rows, dim, dtype, optimizer)
             raise
         return table
 
@@ -144,6 +146,11 @@ class Table(Handle):
         if self._native is None:
             raise Closed("this Table was closed; open it again")
         return self._native
+
+    @property
+    def _read_by(self) -> Any:
+        """What requests are made with."""
+        return self._core
 
     @property
     def rows(self) -> int:
@@ -182,7 +189,7 @@ class Table(Handle):
         room = room_for(out, (*found.shape, width), dtype, ids)
         results += [room.out, found]  # kept until the rows are read
         return (
-            self._core, found.given, NO_IDS, found.given[2], 1, MODES["max"], 0, room.address, room.stride,
+            self._read_by, found.given, NO_IDS, found.given[2], 1, MODES["max"], 0, room.address, room.stride,
             raw, flag(consistent, "consistent"), self.name, 0,
         )  # fmt: skip
 
@@ -231,7 +238,7 @@ class Table(Handle):
         room = room_for(out, (found.bags, self.dim), "float32", ids)
         results += [room.out, kept, found]
         return (
-            self._core, found.ids.given, NO_IDS if found.offsets is None else found.offsets.given, found.bags,
+            self._read_by, found.ids.given, NO_IDS if found.offsets is None else found.offsets.given, found.bags,
             found.length, MODES[mode], factors, room.address, room.stride, False, flag(consistent, "consistent"),
             self.name, 0 if winners is None else winners.data_ptr(),
         )  # fmt: skip
