@@ -21,7 +21,7 @@ def whole(value: Any, what: str) -> int:
     """An integer, or anything that is one; Mismatch names `what` it was to be."""
     try:
         return operator.index(value)
-    except TypeError:
+    except (TypeError, BadInput):  # the latter of an Array that is none
         raise Mismatch(f"{what} must be an integer, got {value!r}") from None
 
 

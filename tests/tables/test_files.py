@@ -158,7 +158,7 @@ def test_where_no_file_can_be_is_said(space: Space, tmp_path: Path, ending: str)
     (tmp_path / f"rows{ending}").mkdir()
     with pytest.raises(BadInput, match="it is a directory"):
         export_table(table, tmp_path / f"rows{ending}")
-    with pytest.raises(BadInput, match="cannot be written: File name too long"):
+    with pytest.raises(BadInput, match="too long"):
         export_table(table, tmp_path / f"{'x' * 250}{ending}")
     assert list(tmp_path.iterdir()) == [tmp_path / f"rows{ending}"]
 
@@ -182,7 +182,7 @@ def test_where_no_file_can_be_is_said(space: Space, tmp_path: Path, ending: str)
         (lambda p: p.with_suffix(".safetensors").write_bytes(b"\xff" * 40), BadInput, "is no .safetensors file"),
         (lambda p: p.with_suffix(".pt").write_bytes(b"no"), BadInput, "is no .pt file"),
         (lambda p: p.with_suffix(".csv").write_bytes(b"1,2"), BadInput, "ends with .npy, .safetensors"),
-        (lambda p: np.save(p.with_suffix(".npy"), np.ones(3)), UnknownName, "key"),
+        (lambda p: np.save(p.with_suffix(".npy"), np.ones(3)), UnknownName, "of two dimensions"),
         (lambda p: np.save(p.with_suffix(".npy"), np.ones((3, 2), int)), Mismatch, "int64 of the shape"),
         (lambda p: torch.save(dict.fromkeys("ab", torch.ones(2, 2)), p.with_suffix(".pt")), UnknownName, "'a', 'b'"),
     ],

@@ -15,6 +15,12 @@ NO_IDS: GivenIds = (0, 8, 0)
 MODES = {"sum": 0, "mean": 1, "max": 2}
 
 
+def mode_of(mode: Any) -> str:
+    if not isinstance(mode, str) or mode not in MODES:
+        raise BadInput(f"mode is 'sum', 'mean' or 'max', got {mode!r}")
+    return mode
+
+
 class Numbers(NamedTuple):
     """Ids or offsets: where they are, their shape, and what keeps them there."""
 

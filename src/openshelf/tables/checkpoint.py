@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from openshelf._files import given_path
 from openshelf.errors import BadInput, Mismatch, NoRoom, NotPermitted, UnknownName
 from openshelf.space import Space
+from openshelf.tables.files import table_and_path
 from openshelf.tables.hosts_table import HostsTable
 from openshelf.tables.initial import Normal, Uniform
 from openshelf.tables.keyed_table import DynamicIds, KeyedTable
@@ -29,7 +31,7 @@ _FORMAT = "openshelf table 1"
 
 def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: int = _PART) -> None:
     """Writes all rows and states into a new directory. Rows that others change meanwhile are whole, old or new."""
-    path = Path(directory)
+    path = table_and_path(table, directory)
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -84,7 +86,7 @@ def restore_table(
     `optimizer`: of the kind that the checkpoint has, unless left out. `init`: of rows that come later. BadInput, with
     nothing made, if parts of the checkpoint are missing or damaged.
     """
-    path = Path(directory)
+    path = given_path(directory, "the directory of a checkpoint")
     said = _list_of(path)
     missing = [one["file"] for one in _files(said) if not (path / one["file"]).is_file()]
     if missing:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from openshelf._dtypes import torch_module
+from openshelf._files import given_path
+from openshelf._sizes import text_of
 from openshelf.errors import BadInput, Mismatch, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import Space
 from openshelf.tables.initial import init_of
@@ -43,7 +46,8 @@ class _Rows(NamedTuple):
 
 def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weight", states: bool = True) -> None:
     """Writes all rows to a file; it appears when it is whole. The ending says the format. Not of dynamic ids."""
-    path = Path(path)
+    path = table_and_path(table, path)
+    key = text_of(key, "the tensor's name")
     write = _WRITERS.get(path.suffix)
     if isinstance(table, KeyedTable):
         raise BadInput(
@@ -71,6 +75,13 @@ def export_table(table: Table, path: str | os.PathLike[str], *, key: str = "weig
             draft.unlink()
 
 
+def table_and_path(table: Any, path: Any) -> Path:
+    """Where a table is to be written, if it is one."""
+    if not isinstance(table, Table):
+        raise Mismatch(f"expected a Table, got {type(table).__name__}")
+    return given_path(path, "the file of a table")
+
+
 def import_table(
     space: Space,
     name: str,
@@ -85,7 +96,9 @@ def import_table(
     `key`: which tensor, if there are several of two dimensions. `dtype`: that of the file, unless another is given.
     States in the file are taken if `optimizer` has such.
     """
-    path = Path(path)
+    path = given_path(path, "the file of a table")
+    if key is not None:
+        text_of(key, "the tensor's name")
     read = _READERS.get(path.suffix)
     if read is None:
         raise BadInput(f"{path}: expected a name that ends with {', '.join(_READERS)}")
@@ -105,7 +118,7 @@ def import_table(
         raise Mismatch(
             f"{chosen!r} of {path} is {rows.dtype} of the shape {rows.shape}: rows are floats of two dimensions"
         )
-    kind = dtype or ("float32" if rows.dtype == "float64" else rows.dtype)
+    kind = ("float32" if rows.dtype == "float64" else rows.dtype) if dtype is None else dtype
     count, dim = rows.shape
     values = _loaded(rows, chosen, path)
 
@@ -124,7 +137,7 @@ def import_table(
             held = None
             if states is not None and held_values is not None:
                 held = _numbers(held_values[first : first + _PART], states.dtype)
-            if rows.dtype == kind:
+            if isinstance(kind, str) and rows.dtype == kind:
                 table.write(ids, part, states=held, raw=True)
             else:
                 table.write(ids, _numbers(part, rows.dtype), states=held)
@@ -158,7 +171,8 @@ def _steps(found: _Rows | None, key: str, path: Path) -> int:
 def _reason(error: Exception) -> str:
     """One line of what others say in many or none."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return next(iter(said.strip().splitlines()), "") or type(error).__name__
+    first = next(iter(said.strip().splitlines()), "")
+    return re.sub(r"\x1b\[[0-9;]*m", "", first) or type(error).__name__  # torch's has colours
 
 
 def _numbers(part: Array, dtype: str) -> Array:
@@ -173,6 +187,8 @@ def _choose(found: dict[str, _Rows], key: str | None, path: Path) -> str:
         return candidates[0]
     if key in found:
         return key
+    if not candidates:
+        raise UnknownName(f"{path} has no tensor of two dimensions, which the rows of a table are")
     raise UnknownName(f"{path} has the tensors {sorted(candidates)}: give one of them as key=, got {key!r}")
 
 

@@ -133,8 +133,8 @@ def create_keyed(
         raise BadInput(f"keys= is a DynamicIds, got {type(ids).__name__}")
     room = -(-whole(rows, "rows") // _BUCKET) * _BUCKET
     admit, half_life = whole(ids.admit_after, "admit_after"), whole(ids.half_life, "half_life")
-    if not 1 <= admit <= 255 or half_life < 0:
-        raise BadInput(f"admit_after is from 1 to 255 and half_life not negative, got {admit} and {half_life}")
+    if not 1 <= admit <= 255 or not 0 <= half_life < 1 << 63:
+        raise BadInput(f"admit_after is from 1 to 255 and half_life from 0 to 2^63 - 1, got {admit} and {half_life}")
 
     def fill(table: Table) -> None:
         zeros, last = np.zeros((1, table._row_bytes), np.uint8), np.array([room])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openshelf import _core
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, Mismatch
 from openshelf.tables.table import Table, threads_of
 
 
@@ -19,7 +19,7 @@ def lookup_many(
     threads: int = 0,
 ) -> list[Any]:
     """For each table the rows of its ids, as Table.lookup. Nothing is written if one of the ids is out of range."""
-    results: list[list[Any]] = [[] for _ in tables]
+    results: list[list[Any]] = [[] for _ in _checked(tables)]
     rows = zip(tables, ids, _each(out, tables, ids), results, strict=True)
     _read(tables, [t._lookup_request(i, o, False, consistent, r) for t, i, o, r in rows], threads_of(threads))
     return [one[0] for one in results]
@@ -38,7 +38,7 @@ def bag_many(
     threads: int = 0,
 ) -> list[Any]:
     """For each table its bags, as Table.bag. `out`: for each table memory, perhaps columns of one wide array."""
-    results: list[list[Any]] = [[] for _ in tables]
+    results: list[list[Any]] = [[] for _ in _checked(tables)]
     rest = [_each(given, tables, ids) for given in (offsets, weights, out)]
     requests = [
         table._bag_request(one, start, mode, factors, room, include_last_offset, consistent, found)
@@ -57,7 +57,16 @@ def _read(tables: Sequence[Table], requests: list[tuple[Any, ...]], threads: int
     _core.table_read(plain, threads)
 
 
+def _checked(tables: Any) -> Sequence[Table]:
+    if not isinstance(tables, list | tuple) or any(not isinstance(one, Table) for one in tables):
+        raise Mismatch(f"expected a list of Tables, got {tables!r:.60}")
+    return tables
+
+
 def _each(given: Sequence[Any] | None, tables: Sequence[Table], ids: Sequence[Any]) -> Sequence[Any]:
+    for one in (ids, [] if given is None else given):
+        if not hasattr(one, "__len__"):
+            raise Mismatch(f"expected a list with an entry for each table, got {one!r:.60}")
     if len(ids) != len(tables) or (given is not None and len(given) != len(tables)):
         counts = f"{len(ids)} of ids" + ("" if given is None else f" and one of {len(given)}")
         raise BadInput(f"{len(tables)} tables need as many entries in each list, got {counts}")

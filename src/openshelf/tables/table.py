@@ -16,7 +16,7 @@ from openshelf import _core
 from openshelf._sizes import flag, parse_size, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, UnknownName
 from openshelf.space import Address, Cluster, Handle, Space, address_of, array_name, arrive, open_address, send
-from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, numbers_of, room_for
+from openshelf.tables.arguments import MODES, NO_IDS, bags_of, floats_of, mode_of, numbers_of, room_for
 from openshelf.tables.initial import GivenInit, init_of
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
 
@@ -76,9 +76,8 @@ class Table(Handle):
         def fill(table: Table) -> None:
             if values is None:
                 return
-            if tuple(getattr(values, "shape", ())) != (table.rows, table.dim):
-                shape, expected = tuple(getattr(values, "shape", ())), (table.rows, table.dim)
-                raise Mismatch(f"init= has the shape {shape}, expected {expected}")
+            if (shape := tuple(values.shape)) != (table.rows, table.dim):
+                raise Mismatch(f"init= has the shape {shape}, expected {(table.rows, table.dim)}")
             for first in range(0, table.rows, _CHUNK):
                 table.write(range(first, min(table.rows, first + _CHUNK)), values[first : first + _CHUNK])
 
@@ -224,8 +223,7 @@ class Table(Handle):
         results: list[Any],
         winners: Any = None,
     ) -> tuple[Any, ...]:
-        if mode not in MODES:
-            raise BadInput(f"mode is 'sum', 'mean' or 'max', got {mode!r}")
+        mode = mode_of(mode)
         found = bags_of(ids, offsets, flag(include_last_offset, "include_last_offset"))
         factors, kept = (0, None) if weights is None else floats_of(weights, "weights", found.ids.shape)
         if weights is not None and mode != "sum":
@@ -296,7 +294,7 @@ class Table(Handle):
         threads: int = 0,
     ) -> None:
         """As update, with one gradient for each bag, as the backward pass of `bag` has them."""
-        if mode not in ("sum", "mean"):
+        if mode_of(mode) == "max":
             raise BadInput(f"gradients of bags go to the rows of sums and means, not of mode={mode!r}")
         if weights is not None and mode != "sum":
             raise BadInput(f"weights go with mode='sum', not with {mode!r}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from openshelf._sizes import flag, whole
 from openshelf.errors import BadInput, Mismatch, OutOfRange
-from openshelf.tables.arguments import MODES, numbers_of
+from openshelf.tables.arguments import mode_of, numbers_of
 from openshelf.tables.optimizers import Optimizer
 from openshelf.tables.table import Table, check_offsets
 
@@ -39,8 +39,7 @@ class TableBag(nn.Module):  # type: ignore[misc]
         super().__init__()
         if not isinstance(table, Table):
             raise Mismatch(f"a TableBag needs a Table, got {type(table).__name__}")
-        if mode not in MODES:
-            raise BadInput(f"mode is 'sum', 'mean' or 'max', got {mode!r}")
+        mode_of(mode)
         if padding_idx is not None:
             rows, given = table.rows, whole(padding_idx, "padding_idx")
             if not -rows <= given < rows:
@@ -74,6 +73,9 @@ class TableBag(nn.Module):  # type: ignore[misc]
         self, input: Tensor, offsets: Tensor | None, weights: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Ids, starts and weights of one dimension each, without padding."""
+        for what, given in (("ids", input), ("offsets", offsets), ("per_sample_weights", weights)):
+            if not isinstance(given, Tensor) and (given is not None or what == "ids"):
+                raise Mismatch(f"{what} of a TableBag are a tensor, got {type(given).__name__}")
         if weights is not None and weights.shape != input.shape:
             raise Mismatch(
                 f"per_sample_weights have the shape {tuple(weights.shape)}, the ids {tuple(input.shape)}: expected one "
