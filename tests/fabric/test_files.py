@@ -294,3 +294,12 @@ def test_every_preset_is_valid_and_prices_all_its_ways(name: str) -> None:
     for source in fabric.places:
         for target in fabric.places:
             assert fabric.cost(1 << 20, source.name, target.name).source == "assumed"
+
+
+def test_a_long_value_is_cut_off_in_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "words.yaml"
+    for text in ("all the words of a file that is no fabric " * 100, "name: x\nplaces: " + "word " * 1000):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=r"\.\.\. came") as error:
+            Fabric.load(path)
+        assert len(str(error.value)) < 400 + len(str(path))
