@@ -40,6 +40,11 @@ FIELDS: dict[Any, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a name that is taken for a path makes a file
+
+
 def _create(space: Space, **given: Any) -> None:
     Table.create(space, **{**CREATE, **given})
     space.delete(given.get("name", "t"))
