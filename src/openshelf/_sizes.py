@@ -32,6 +32,17 @@ def flag(value: Any, what: str) -> bool:
     return bool(value)
 
 
+def seconds_of(value: Any, what: str) -> float:
+    """A finite number of seconds that is not negative."""
+    try:
+        number = float("nan") if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not 0 <= number < float("inf"):
+        raise BadInput(f"{what} is a number of seconds, got {value!r:.60}")
+    return number
+
+
 def text_of(value: Any, what: str) -> str:
     """Text that others can read: UTF-8."""
     if not isinstance(value, str):

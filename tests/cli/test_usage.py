@@ -12,7 +12,7 @@ import pytest
 
 from openshelf.cli import command_line, main
 from openshelf.cli._arguments import output_file
-from openshelf.cli._examples import examples_of, parts_of
+from openshelf.cli._tree import examples_of, parts_of
 
 SHELL = {"|", ">", "<"}
 

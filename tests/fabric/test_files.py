@@ -302,3 +302,12 @@ def test_a_part_of_a_name_is_answered_with_the_names_that_have_it() -> None:
     made = nearest("cxl-switch", ["nvswitch-2", "ub-switch", "cxl-pbr"])
     assert made.startswith("; did you mean 'ub-switch' or 'cxl-pbr'")
     assert nearest("gb20-nvl72", ["gb200-nvl72", "laptop"]) == "; did you mean 'gb200-nvl72'?"
+
+
+def test_a_long_value_is_cut_off_in_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "words.yaml"
+    for text in ("all the words of a file that is no fabric " * 100, "name: x\nplaces: " + "word " * 1000):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=r"\.\.\. came") as error:
+            Fabric.load(path)
+        assert len(str(error.value)) < 400 + len(str(path))

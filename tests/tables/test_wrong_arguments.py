@@ -40,6 +40,11 @@ FIELDS: dict[Any, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a name that is taken for a path makes a file
+
+
 def _create(space: Space, **given: Any) -> None:
     Table.create(space, **{**CREATE, **given})
     space.delete(given.get("name", "t"))
@@ -72,8 +77,7 @@ def test_methods(space: Space, keys: Any) -> None:
     assert raw_errors_of_methods(table, good, ("close", "settle")) == []  # settle: for files of checkpoints
 
 
-def test_several_files_and_bags(space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # some of the junk is a good path
+def test_several_files_and_bags(space: Space, tmp_path: Path) -> None:
     table = Table.create(space, "t", rows=8, dim=2, optimizer=SGD(0.1))
     export_table(table, tmp_path / "t.npy")
     save_table(table, tmp_path / "saved")

@@ -29,8 +29,8 @@ from openshelf.cli import (
     tour,
     twin,
 )
-from openshelf.cli._examples import hand_examples_down
 from openshelf.cli._screen import printable
+from openshelf.cli._tree import hand_examples_down
 from openshelf.errors import OpenshelfError
 
 _COMMANDS = (

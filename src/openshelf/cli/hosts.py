@@ -73,9 +73,8 @@ def _new(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"path": str(made.path), "hosts": list(made.hosts)}))
     else:
-        said = (
-            f"{made.path}: a new key and {len(made.hosts)} hosts. Copy it to every host (scp -p), and keep it secret:"
-        )
+        count = f"{len(made.hosts)} host{'s' * (len(made.hosts) > 1)}"
+        said = f"{made.path}: a new key and {count}. Copy it to every host (scp -p), and keep it secret:"
         print(printable(said))
         print("who has the key can read and write every space.")
     return 0

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openshelf import _files
@@ -76,7 +75,7 @@ class Fabric(Checked):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the YAML file, whole or not at all; folders above it are made."""
-        target = Path(path)
+        target = _files.given_path(path, "the file of a fabric")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             _files.write_own(target, self.yaml().encode(), 0o644)

@@ -99,6 +99,12 @@ def nearest(word: str, names: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
+def brief(value: object) -> str:
+    """What came, cut off where it is long: a whole file may have been read as one text."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def wrong(value: object, hint: Any, rules: Any) -> str | None:
     """What is wrong with a field's value by its type and rules, or None."""
     hint, optional = without_none(hint)
@@ -107,17 +113,17 @@ def wrong(value: object, hint: Any, rules: Any) -> str | None:
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         if value not in choices:
-            return f"expected one of {', '.join(choices)}; {value!r} came{nearest(str(value), choices)}"
+            return f"expected one of {', '.join(choices)}; {brief(value)} came{nearest(str(value), choices)}"
     elif hint in (int, float):
         return _wrong_number(value, hint, rules)
     elif get_origin(hint) is tuple:
         item = get_args(hint)[0]
         if not isinstance(value, tuple) or not all(isinstance(each, item) for each in value):
-            return f"expected a tuple of {item.__name__}, {value!r} came"
+            return f"expected a tuple of {item.__name__}, {brief(value)} came"
         if rules.get("not_empty") and not value:
             return "at least one is needed, none came"
     elif not isinstance(value, hint):
-        return f"expected {hint.__name__}, {value!r} came"
+        return f"expected {hint.__name__}, {brief(value)} came"
     elif rules.get("not_empty") and not value:
         return "expected some text, an empty one came"
     return None
@@ -126,11 +132,11 @@ def wrong(value: object, hint: Any, rules: Any) -> str | None:
 def _wrong_number(value: object, hint: type, rules: Any) -> str | None:
     kinds = int if hint is int else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        return f"expected {'a whole number' if hint is int else 'a number'}, {value!r} came"
+        return f"expected {'a whole number' if hint is int else 'a number'}, {brief(value)} came"
     if value != value or value in (math.inf, -math.inf):
-        return f"expected a finite number, {value!r} came"
+        return f"expected a finite number, {brief(value)} came"
     if "above" in rules and not value > rules["above"]:
-        return f"expected a number above {rules['above']}, {value!r} came"
+        return f"expected a number above {rules['above']}, {brief(value)} came"
     if "at_least" in rules and not value >= rules["at_least"]:
-        return f"expected a number of at least {rules['at_least']}, {value!r} came"
+        return f"expected a number of at least {rules['at_least']}, {brief(value)} came"
     return None

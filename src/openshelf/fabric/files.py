@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from openshelf.errors import UnknownName
+from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric.fields import nearest
 
 PRESETS = Path(__file__).parent / "presets"
@@ -27,7 +27,9 @@ def presets() -> list[str]:
 
 def find(name: str | os.PathLike[str]) -> Path:
     """The file of a fabric; raises UnknownName, with what to do, if there is none."""
-    if name == "local":
+    if not isinstance(name, str | os.PathLike):
+        raise BadInput(f"a fabric is a path, the name of a preset, or 'local', got {name!r:.60}")
+    if isinstance(name, str) and name == "local":
         override = os.environ.get(ENVIRONMENT, "")
         if override and override != "local":
             return find(override)

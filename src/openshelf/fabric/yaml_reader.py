@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 import yaml
 
 from openshelf.errors import BadInput
-from openshelf.fabric.fields import BadFields, Checked, Path, hints_of, near, nearest, shown, without_none, wrong
+from openshelf.fabric.fields import BadFields, Checked, Path, brief, hints_of, near, nearest, shown, without_none, wrong
 
 T = TypeVar("T", bound=Checked)
 _NUMBER = re.compile(r"[-+]?\d+(?:_\d+)*(\.\d*)?([eE][-+]?\d+)?")
@@ -183,7 +183,7 @@ def _came(node: yaml.Node) -> str:
     quoted = isinstance(node, yaml.ScalarNode) and node.style
     if node.tag == "tag:yaml.org,2002:null" and not quoted:
         return "nothing"
-    return f"the text {node.value!r}" if quoted else repr(node.value)
+    return f"the text {brief(node.value)}" if quoted else brief(node.value)
 
 
 def _find(node: yaml.Node, path: Path) -> yaml.Node:

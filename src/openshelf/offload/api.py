@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openshelf._sizes import flag, seconds_of, text_of, whole
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.fabric import Fabric
 from openshelf.offload.capture.arguments import arguments_of
@@ -62,7 +63,7 @@ class ModelPlan:
         are in host memory once for all processes of this machine that share them. `folder`: where packed and scratch
         files are made; by default the cache's.
         """
-        if share and isinstance(source, torch.nn.Module):
+        if flag(share, "share") and isinstance(source, torch.nn.Module):
             raise BadInput("share=True needs a checkpoint that all processes can open: give load() its path")
         with told_as(BadInput, "the plan cannot be loaded"):
             packed = packed_from(self.captured, source, folder)
@@ -74,6 +75,7 @@ class ModelPlan:
 
     def explain(self, name: str) -> str:
         """Why a storage is where it is when; a parameter may be named as in the model."""
+        text_of(name, "the name of a storage")
         for index, names in self.captured.names.items():
             if name in names:
                 return self.plan.explain(self.captured.program.storages[index].name)
@@ -127,6 +129,8 @@ def plan(
     before, begun = resident(), time.monotonic()
     room, host = parse_size(budget), 0 if str(dram).strip() == "0" else parse_size(dram)
     args, kwargs = arguments_of(inputs)
+    train, stay, cache = flag(train, "train"), flag(stay, "stay"), flag(cache, "cache")
+    micro, time_limit = whole(micro, "micro"), seconds_of(time_limit, "time_limit")
     trains = optimizer is not None or train or loss is not None
     if not trains and (micro != 1 or clip is not None):
         raise BadInput(f"micro={micro} and clip={clip} are for training: give an optimizer, a loss, or train=True")
@@ -145,7 +149,7 @@ def plan(
         captured.program, room - beside, rates_of(fabric), dram=host, stay=stay, time_limit=left, cache=cache,
         beside=beside,
     )  # fmt: skip
-    calibrated = CALIBRATING if fabric == "local" else 0
+    calibrated = CALIBRATING if isinstance(fabric, str) and fabric == "local" else 0
     return ModelPlan(captured, made, (args, kwargs), before, calibrated)
 
 

@@ -33,7 +33,7 @@ class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         self, model: Any, budget: str | int, folder: Path | str | None, fallback: str | None, **options: Any
     ) -> None:
         super().__init__()
-        if fallback not in (None, "modules"):
+        if fallback is not None and (not isinstance(fallback, str) or fallback != "modules"):
             raise BadInput(f"fallback is 'modules', or None for an error, got {fallback!r}")
         if not isinstance(model, torch.nn.Module):
             raise BadInput(f"a model is a torch.nn.Module, got {type(model).__name__}")

@@ -16,6 +16,7 @@ from openshelf.adapters.transformers import PooledCache, layout_of
 from openshelf.adapters.transformers.layout import check_config
 from openshelf.errors import BadInput, Mismatch, OpenshelfError
 from tests.adapters.transformers.models import BLOCK, answer, model_of, pool_of, prompt
+from tests.junk import raw_errors
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -185,3 +186,15 @@ def test_weights_that_are_not_loaded_have_no_fingerprint() -> None:
     with pytest.raises(BadInput, match="name="):
         layout_of(model)
     assert layout_of(model, name="llama@1").model == "llama@1"
+
+
+def test_whatever_is_given_is_taken_or_refused_by_name(space: Space) -> None:
+    model = model_of("llama")
+    pool, inputs = pool_of(space, model), {"input_ids": prompt(2 * BLOCK)}
+    assert raw_errors(lambda junk: PooledCache(junk, model, inputs)) == []
+    assert raw_errors(lambda junk: PooledCache(pool, junk, inputs)) == []
+    assert raw_errors(lambda junk: PooledCache(pool, model, junk)) == []
+    assert raw_errors(lambda junk: PooledCache(pool, model, inputs, ttl=junk)) == []
+    assert raw_errors(lambda junk: PooledCache(pool, model, inputs, store=junk)) == []
+    with pytest.raises(BadInput, match="store is True or False, got 'no'"):
+        PooledCache(pool, model, inputs, store="no")  # type: ignore[arg-type]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from openshelf.workloads.train import (
     step_of,
     why_not,
 )
+from tests.junk import raw_errors
 
 A100 = Cluster(accelerator("a100_sxm"), 64, 8, 300e9, 25e9)
 GPT3 = MODELS["gpt3-175b"]
@@ -249,3 +251,25 @@ def test_a_model_has_the_names_that_people_give_it() -> None:
         assert find_model(name).name == "llama-3.1-8b"
     with pytest.raises(UnknownName, match=r"config.json; did you mean 'llama3.1-8b'"):
         model_of("llama3.1-8c")
+
+
+def test_a_plan_of_wrong_kinds_or_words_is_refused() -> None:
+    cluster, model = Cluster.of(Fabric.load("dgx-h100-ib")), model_of("llama3.1-8b")
+    constants = constants_of("auto", cluster)
+    good = {"dp": 128, "tp": 2, "global_batch": 256}
+    words: dict[str, Any] = {"micro_batch": 0.5, "recompute": "ful", "schedule": "1f1", "dtype": "fp9", "flash": "no"}
+    for name, value in words.items():
+        with pytest.raises(BadInput, match=f"{name} is {value!r}; expected"):
+            step_of(model, Plan(**{**good, name: value}), cluster, constants.of(Plan()))
+    with pytest.raises(BadInput, match="offload is 'optimizer'; expected a tuple of weights, optimizer, activations"):
+        step_of(model, Plan(**good, offload="optimizer"), cluster, constants.of(Plan()))  # type: ignore[arg-type]
+    for field in fields(Plan):
+
+        def run(junk: Any, name: str = field.name) -> None:
+            step_of(model, Plan(**{**good, name: junk}), cluster, constants.of(Plan()))
+
+        assert raw_errors(run) == [], field.name
+    assert raw_errors(model_of) == []
+    assert raw_errors(lambda junk: model_of("llama3.1-8b", junk)) == []
+    assert raw_errors(lambda junk: Cluster.of(junk)) == []
+    assert raw_errors(lambda junk: constants_of(junk, cluster)) == []

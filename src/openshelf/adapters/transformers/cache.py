@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from openshelf._sizes import flag
 from openshelf.adapters.transformers.extra import caches, torch
 from openshelf.adapters.transformers.known import known_as
 from openshelf.adapters.transformers.layer import layers_for
@@ -88,7 +89,7 @@ class PooledCache(caches.Cache):  # type: ignore[misc]  # mypy does not read tra
         within = within and not (
             self._kept.states and self._prompt.is_padded
         )  # states end where blocks do, in all rows
-        self._storing = store and within
+        self._storing = flag(store, "store") and within
         self._sound: int | None = None  # tokens before this one are as in every other call; None: all of them
         self.stored: tuple[Stored, ...] = ()
         super().__init__(layers=layers_for(model.config))

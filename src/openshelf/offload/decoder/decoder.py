@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf._sizes import whole
+from openshelf._sizes import seconds_of, whole
 from openshelf.errors import BadInput, Closed, NoRoom
 from openshelf.fabric import Fabric
 from openshelf.offload.decoder.executor import executor_of
@@ -285,9 +285,10 @@ def decode(
     first is shorter; by default all at once, which takes the most memory. Logits and tokens are those of transformers'
     own `DynamicCache` with the same pieces, bit for bit. The rest is as for plan(). NoRoom if the budget is too small.
     """
-    if kv not in ("dram", "flash"):
+    if not isinstance(kv, str) or kv not in ("dram", "flash"):
         raise BadInput(f"keys and values live in 'dram' or on 'flash', got kv={kv!r}")
-    chunk = min(chunk or longest, longest)
+    longest, batch, time_limit = whole(longest, "longest"), whole(batch, "batch"), seconds_of(time_limit, "time_limit")
+    chunk = longest if chunk is None else min(whole(chunk, "chunk"), longest)
     if chunk < 4 or batch < 1 or 0 < longest - chunk < 4:
         raise BadInput(
             f"longest and chunk are 4 tokens or more, and chunk is longest or at least 4 less, batch is 1 or more; got "

@@ -36,7 +36,7 @@ def rates_of(fabric: str | Fabric | Rates) -> Rates:
         return fabric
     if isinstance(fabric, Fabric):
         return Rates.of(fabric)
-    if fabric != "local":
+    if not (isinstance(fabric, str) and fabric == "local"):
         return Rates.of(Fabric.load(fabric))
     try:
         return Rates.of(Fabric.load("local"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openshelf._sizes import seconds_of, whole
 from openshelf.errors import BadInput, CaptureFailed
 from openshelf.fabric import Fabric
 from openshelf.offload.capture.affine import Curve, Lengths, at
@@ -144,6 +145,9 @@ def buckets(
     the model's, or those of the checkpoint at the path `weights`. The rest is as for plan(). CaptureFailed if what the
     model does does not grow evenly with the length.
     """
+    if not callable(inputs):
+        raise BadInput(f"inputs is a function from a length to inputs of that length, got {type(inputs).__name__}")
+    longest, time_limit = whole(longest, "longest"), seconds_of(time_limit, "time_limit")
     if longest < 4:
         raise BadInput(f"longest is 4 or more, got {longest}")
     need_weights(model, weights)

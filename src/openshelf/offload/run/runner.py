@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from openshelf._core import DeviceArena
-from openshelf.errors import Closed, Mismatch
+from openshelf._files import given_path
+from openshelf.errors import BadInput, Closed, Mismatch
 from openshelf.offload.capture.captured import Captured
 from openshelf.offload.measure.operators import taken_outside
 from openshelf.offload.move.homes import Homes
@@ -35,6 +36,12 @@ from openshelf.offload.weights.pack import pack_sources
 from openshelf.offload.weights.packed import Packed
 
 _STEPS = -1  # the number of steps that were done, as if it were a storage
+
+
+def _is_batch(one: Any) -> bool:
+    """(args, kwargs)"""
+    pair = isinstance(one, list | tuple) and len(one) == 2
+    return pair and isinstance(one[0], list | tuple) and isinstance(one[1], dict)
 
 
 class Runner:
@@ -86,6 +93,8 @@ class Runner:
 
     def step(self, batches: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
         """One step, with (args, kwargs) of every micro batch."""
+        if not isinstance(batches, list | tuple) or not all(map(_is_batch, batches)):
+            raise BadInput("step() takes a list with (args, kwargs) of each micro batch, such as [((), {'x': x})]")
         with self._open() as executor:
             self._executor = None
             try:
@@ -128,7 +137,7 @@ class Runner:
 
     def save(self, path: Path | str) -> None:
         """A checkpoint that `plan.load(path)` goes on from: weights, states of the optimizer, count of steps."""
-        path = Path(path)
+        path = given_path(path, "a checkpoint")
         with self._open():
             changed = {one for op in self._plan.program.ops for one in op.changes}
             wanted = set(self._homes) - (self._captured.values.keys() - changed)  # others are not in checkpoints

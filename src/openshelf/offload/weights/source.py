@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openshelf._files import given_path
 from openshelf.errors import BadInput, Mismatch
 from openshelf.offload.capture.captured import Captured, Modules, modules_of, trained_of
 from openshelf.offload.program.call import View
@@ -31,9 +33,9 @@ def packed_from(captured: Captured, source: Any, folder: Path | str | None) -> P
         if captured.updates is not None:
             captured.updates.need_same()
         return packed_state(captured, state, folder)
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | os.PathLike):
         raise BadInput(f"weights come from the model or the path of a checkpoint, got {type(source).__name__}")
-    path = Path(source).expanduser()
+    path = given_path(source, "a checkpoint")
     if path.is_file() and is_packed(path):
         return _checked(captured, Packed.open(path))
     order: list[str] = []
@@ -54,8 +56,8 @@ def need_weights(model: Any, source: Any = None) -> None:
 
     What is at the path is not compared with the model yet.
     """
-    if isinstance(source, str | Path):
-        path = Path(source).expanduser()
+    if isinstance(source, str | os.PathLike):
+        path = given_path(source, "a checkpoint")
         if not (path.is_file() and is_packed(path)):
             checkpoint_tensors(shard_files(path))
         return

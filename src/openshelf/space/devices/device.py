@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from openshelf._sizes import format_size, parse_size, whole
-from openshelf.errors import BadInput, Closed, NoRoom, UnknownName
+from openshelf.errors import BadInput, Closed, Mismatch, NoRoom, UnknownName
 from openshelf.space.devices import dirty
 from openshelf.space.devices.base import Arena
 from openshelf.space.devices.block import Block, Taken
@@ -97,11 +97,13 @@ class Device(Stream):
 
     def take(self, nbytes: str | int) -> Block:
         """A block of memory with whatever is in it; NoRoom says how much is free. Waits for no view, but for copies."""
-        size = 0 if nbytes == 0 else parse_size(nbytes)
+        size = 0 if isinstance(nbytes, int) and nbytes == 0 else parse_size(nbytes)
         return Block(self, taken := self._take(size, ALIGNMENT), taken.offset, size)
 
     def arrange(self, placement: Placement) -> list[Block]:
         """Blocks at the offsets of a placement, in its order. Their memory comes back when all are released."""
+        if not isinstance(placement, Placement):
+            raise Mismatch(f"expected what place() returns, got {placement!r:.60}")
         for number, (offset, size) in enumerate(zip(placement.offsets, placement.sizes, strict=True)):
             if not 0 <= offset <= offset + size <= placement.peak:
                 raise BadInput(

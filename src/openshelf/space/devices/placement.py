@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openshelf._sizes import whole
-from openshelf.errors import BadInput
+from openshelf.errors import BadInput, Mismatch
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -50,8 +50,10 @@ def place(lifetimes: Iterable[tuple[int, int, int]], alignment: int = 512) -> Pl
     A thousand take some hundredths of a second, ten thousand seconds.
     """
     alignment = whole(alignment, "an alignment")
-    if alignment < 1:
+    if not 1 <= alignment < 1 << 62:
         raise BadInput(f"an alignment is 1 or more bytes, got {alignment}")
+    if not isinstance(lifetimes, Iterable):
+        raise Mismatch(f"expected a list of (size, first, last), got {lifetimes!r:.60}")
     given = [_checked(number, one) for number, one in enumerate(lifetimes)]
     columns = np.array(given, np.int64).reshape(-1, 3).T
     sizes, first, last = -(-columns[0] // alignment) * alignment, columns[1], columns[2]

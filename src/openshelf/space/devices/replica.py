@@ -146,6 +146,8 @@ class Replica:
 
     def _copy(self, target: Any, source: Any, stream: Stream | None) -> Transfer:
         using = self.device if stream is None else stream
+        if not isinstance(using, Stream):
+            raise Mismatch(f"expected a stream of the device, got {stream!r:.60}")
         if using.device is not self.device:
             raise BadInput(f"the stream is of {using.device!r}, the replica on {self.device!r}")
         if self._last is not None and not self._last.done:

@@ -60,6 +60,8 @@ class Stream(ABC):
     def wait_for(self, event: Transfer) -> None:
         """What is given to this stream from now on waits for an event, or a copy, of another; the caller does not."""
         self.device.check()
+        if not isinstance(event, Transfer):
+            raise Mismatch(f"expected an event of record(), or a copy, got {event!r:.60}")
         for part in event._parts:
             if not isinstance(part, Flight) or not self.device.has(part.flights):
                 raise BadInput(f"{event!r} is nothing of this device; wait() for it here, then copy")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from openshelf.errors import BadInput
+from openshelf._sizes import whole
+from openshelf.errors import BadInput, Mismatch
 from openshelf.fabric import Fabric
 from openshelf.twin.ops import Accelerator, accelerator, accelerators
 
@@ -35,9 +36,11 @@ class Cluster:
     @classmethod
     def of(cls, fabric: Fabric, count: int | None = None) -> Cluster:
         """From a fabric: the accelerator at its endpoints; what a large message takes to the next and to the last."""
+        if not isinstance(fabric, Fabric):
+            raise Mismatch(f"a cluster is made of a Fabric, such as Fabric.load('dgx-h100-ib'), got {fabric!r:.60}")
         network = fabric.network
         ranks = network.ranks
-        if count is not None and count < 1:
+        if count is not None and whole(count, "the number of accelerators") < 1:
             raise BadInput(f"{count} accelerators came; expected 1 or more")
         near, far = (fabric.send(_LARGE, 0, other).seconds for other in (1, ranks - 1))
         size = 1

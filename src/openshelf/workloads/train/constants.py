@@ -66,11 +66,13 @@ def every_constants() -> dict[str, Constants]:
 def constants_of(name: str, cluster: Cluster | None = None) -> Constants:
     """By name; `auto` is what was fitted to the cluster's accelerator, or to the nearest kind."""
     found = every_constants()
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         known: dict[str, str] = yaml.safe_load(_FILE.read_text())["accelerators"]
         return found[known.get(cluster.accelerator.name if cluster else "", known["others"])]
-    if name not in found:
-        raise UnknownName(f"there are no constants {name!r}; there is {', '.join(found)}{nearest(name, list(found))}")
+    if not isinstance(name, str) or name not in found:
+        raise UnknownName(
+            f"there are no constants {name!r}; there is {', '.join(found)}{nearest(str(name), list(found))}"
+        )
     return found[name]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openshelf._sizes import whole
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import nearest
 from openshelf.twin.ops import name_key, read_config, transformer_of
@@ -141,10 +143,14 @@ MODELS = {
 
 def model_of(name: str, seq: int | None = None) -> Model:
     """A model by name, or by the path of a transformers config.json."""
-    byname_key = {name_key(each): made for each, made in MODELS.items()}
-    if name_key(name) in byname_key:
-        made = byname_key[name_key(name)]
-    elif Path(name).exists():
+    if not isinstance(name, str):
+        raise BadInput(f"a model is a name, or the path of a config.json, got {name!r:.60}")
+    if seq is not None:
+        seq = whole(seq, "seq")
+    by_key = {name_key(each): made for each, made in MODELS.items()}
+    if name_key(name) in by_key:
+        made = by_key[name_key(name)]
+    elif os.path.exists(name):
         made = _from_file(Path(name))
     else:
         raise UnknownName(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Literal, get_args
 
 from openshelf.errors import BadInput
 from openshelf.workloads.train.model import Model
@@ -11,6 +12,9 @@ from openshelf.workloads.train.model import Model
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved", "dualpipe"]
 OFFLOADS = ("weights", "optimizer", "activations")
+_WORDS = {
+    "schedule": get_args(Schedule), "recompute": get_args(Recompute), "dtype": ("bfloat16", "float16", "fp8", "nvfp4"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,30 @@ class Plan:
 
     def check(self, model: Model, count: int | None = None) -> None:
         """Raises BadInput with everything that does not divide."""
-        wrong = [
+        wrong = self._of_wrong_kind() or [
             f"{name} is {value}; expected 1 or more"
             for name, value in vars(self).items()
-            if isinstance(value, int) and not isinstance(value, bool) and name != "zero" and value < 1
+            if isinstance(value, Integral) and not isinstance(value, bool) and name != "zero" and value < 1
         ]
         if not wrong:
             wrong = [text for text, fails in self.rules(model, count) if fails]
         if wrong:
             raise BadInput(f"the plan does not fit {model.name!r}: " + "; ".join(wrong))
+
+    def _of_wrong_kind(self) -> list[str]:
+        """A half sequence, a name that is none: what would be computed with, or left out in silence."""
+        wrong = []
+        for each in fields(self):
+            value, kind = getattr(self, each.name), type(each.default)
+            if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
+                wrong.append(f"{each.name} is {value!r:.60}; expected a whole number")
+            elif kind is bool and not isinstance(value, bool):
+                wrong.append(f"{each.name} is {value!r:.60}; expected True or False")
+            elif each.name in _WORDS and not (isinstance(value, str) and value in _WORDS[each.name]):
+                wrong.append(f"{each.name} is {value!r:.60}; expected one of {', '.join(_WORDS[each.name])}")
+            elif kind is tuple and not (isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)):
+                wrong.append(f"{each.name} is {value!r:.60}; expected a tuple of {', '.join(OFFLOADS)}")
+        return wrong
 
     def rules(self, model: Model, count: int | None) -> list[tuple[str, bool]]:
         """What a plan has to keep, and whether it does not."""
