@@ -63,12 +63,6 @@ def _checked(tables: Any) -> Sequence[Table]:
     return tables
 
 
-def _checked(tables: Any) -> Sequence[Table]:
-    if not isinstance(tables, list | tuple) or any(not isinstance(one, Table) for one in tables):
-        raise Mismatch(f"expected a list of Tables, got {tables!r:.60}")
-    return tables
-
-
 def _each(given: Sequence[Any] | None, tables: Sequence[Table], ids: Sequence[Any]) -> Sequence[Any]:
     for one in (ids, [] if given is None else given):
         if not hasattr(one, "__len__"):
