@@ -11,12 +11,12 @@
 //   at            pin, address                                         array
 //   look          pin                                                  u64 state, text name
 //   publish       pin, u8 replace                                      -
-//   name          pin, text                                            -
+//   name          pin, text, pin or 0, which must be held until then    -
 //   release       pins                                                 no reply: it is harmless to say it twice
 //   claim         (pin, u32 index, u64 record)...                      -  (of the pins that a killed keeper left: keep these)
 //   contains      text                                                 u8
 //   remove        text, u8 only?, pin                                  u8
-//   rename        text, text                                           -
+//   rename        text, text, pin or 0, likewise                       -
 //   list          text prefix                                          parts: entries; then the reply, empty
 //   grow          u64 bytes                                            -
 //   collect                                                            -
@@ -55,10 +55,13 @@
 //   shard_block   u64 table, u8 BlockVerb, u32 block, u64 number       -
 //   shard_discard u64 table                                            -
 //
-// A call that must not be done twice has an id with a lane, 1 to LANES, in its highest byte: the process has at most one such call under way
+// A call that must not be done twice has an id with a lane, 1 to LANES - 1, in its highest byte: the process has at most one such call under way
 // in each lane. The home writes down that it begins it and then its answer, in memory that outlives a killed keeper. If the
 // connection breaks, the process sends the same call with the same id again, to whatever keeper there is, which does it, or
 // repeats the answer, or says that nobody knows whether it was done (host_lost): the keeper was killed in that moment.
+//
+// Writes are sent one after the other without waiting for answers, in a lane of their own, WRITES, with numbers that rise. The home notes the
+// last one that is done. So of those that are sent again, none is done twice; one that was cut off in the middle is done anew.
 //
 // A part holds at most BULK bytes and never of two ranges, so that both sides know where each one goes before they open it.
 // While a call is worked on for long, its server says frame_alive now and then; a caller that hears nothing gives up.
@@ -68,6 +71,7 @@
 #include <vector>
 
 #include "base/base.hpp"
+#include "base/layout.hpp"
 
 namespace osf::rpc {
 
@@ -78,6 +82,7 @@ enum CallFrame : u16 {
     frame_part,
     frame_cancel,        // do not wait any longer in the call of this id; it is answered as if its time were over
     frame_bye,           // the process leaves: nothing of it is kept
+    frame_epoch,         // its id: the epoch (net/roster.hpp) that the caller's host goes by from here on; the home has to go by it, too
     frame_call = 96,     // + Call
 };
 
@@ -98,6 +103,7 @@ constexpr u64 RANGES_MAX = 65536;              // of one call
 struct Claim { u64 number, record, pin; };     // of a process that returns to a new keeper, in parts
 
 constexpr u64 lane_of(u64 id) { return id >> 56; }
+constexpr u64 WRITES = LANES;                  // the lane of writes; the others are for calls
 
 constexpr int SILENCE_MS = 2500;               // a host that says nothing for so long, while it owes an answer, is lost
 constexpr int RETURN_MS = 5000;                // so long a new keeper waits for the processes that the one before it served

@@ -77,6 +77,7 @@ void Session::receive(char* to, u64 bytes) {
             gone_ = true;
             throw Error(Code::bad_input, "a part of " + std::to_string(size) + " bytes was to follow");
         }
+        check_term();
         if (to) wire_.open({to + done, size});
         else wire_.open();
         done += size;
@@ -92,7 +93,19 @@ void Session::write(In& in) {
         for (const Range& range : wanted) receive(nullptr, range.bytes);
         throw;
     }
-    for (const Range& range : wanted) receive(reinterpret_cast<char*>(range.address), range.bytes);
+    Told* told = lane_of(id_) == WRITES ? &space_.members.told(space_.members.slot(), WRITES - 1) : nullptr;
+    const bool same = told && !std::memcmp(told->uuid, proxy_->uuid.data(), sizeof told->uuid);
+    const bool done = same && told->id >= id_;   // by a keeper that was killed before its answer arrived
+    for (const Range& range : wanted) receive(done ? nullptr : reinterpret_cast<char*>(range.address), range.bytes);
+    if (told && !done) {
+        if (!same) {                             // of a process that had this place before
+            store(told->id, u64(0), std::memory_order_seq_cst);
+            std::atomic_signal_fence(std::memory_order_seq_cst);  // in this order, should the keeper be killed here
+            std::memcpy(told->uuid, proxy_->uuid.data(), sizeof told->uuid);
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+        }
+        store(told->id, id_, std::memory_order_seq_cst);
+    }
     reply();
 }
 

@@ -111,7 +111,9 @@ void Transfers::pump() {
             front = to_send_.front();
             if (!front->begun_) {
                 front->begun_ = true;
-                front->id_ = connection_->next_id++;
+                connection_->tell_epoch();
+                if (!front->write) front->id_ = connection_->next_id++;
+                else if (!front->id_) front->id_ = next_write_++;
                 in_flight_.push_back(front);
                 if (in_flight_.size() == 1) heard_ = now_ns();
                 const auto& ranges = front->ranges;
@@ -208,7 +210,7 @@ void Transfers::step() {
     if (!connection_) {
         auto fresh = dial_();
         std::scoped_lock both(sending_, mutex_);
-        connection_ = std::move(fresh);
+        adopt(std::move(fresh));
         heard_ = now_ns();
     }
     bool sending;
@@ -270,6 +272,23 @@ void Transfers::start_again(const std::exception& why) {
         to_send_.push_front(*at);
     }
     in_flight_.clear();
+    change_.notify_all();
+}
+
+// A host that has let go of what this process held may have other arrays at those addresses: what was begun before is not sent again.
+void Transfers::adopt(std::unique_ptr<Connection> fresh) {
+    const WelcomeHead& welcome = fresh->welcome;
+    const bool anew = incarnation_ && (incarnation_ != welcome.incarnation || member_ != welcome.member);
+    incarnation_ = welcome.incarnation;
+    member_ = welcome.member;
+    connection_ = std::move(fresh);
+    if (!anew) return;
+    std::erase_if(to_send_, [&](const std::shared_ptr<Transfer>& transfer) {
+        if (!transfer->broke_) return false;
+        transfer->error_ = lost(*transfer, "it let go of what this process held while this was under way");
+        transfer->done_.store(true, std::memory_order_release);
+        return true;
+    });
     change_.notify_all();
 }
 
@@ -356,7 +375,7 @@ void Transfers::rest(std::unique_lock<std::mutex>& lock) {
         try {
             auto fresh = dial_();
             std::scoped_lock both(sending_, mutex_);
-            if (!connection_ && !driving_) connection_ = std::move(fresh);
+            if (!connection_ && !driving_) adopt(std::move(fresh));
             lost_since_ = 0;
         } catch (const std::exception&) {}  // later, then
     }

@@ -71,6 +71,7 @@ private:
     void finish(std::shared_ptr<Transfer> transfer, std::exception_ptr error);
     void start_again(const std::exception& why);
     void fail_all(const std::string& why);
+    void adopt(std::unique_ptr<Connection> fresh); // with both locks
     std::exception_ptr lost(const Transfer& transfer, const std::string& why) const;
     void background();
     void rest(std::unique_lock<std::mutex>& lock);
@@ -95,6 +96,9 @@ private:
     int poke_ = -1, wake_ = -1;                    // eventfds: the driver has more to send; the thread has work
     std::atomic<u64> heard_ = 0;
     bool lucky_ = true;
+    u64 next_write_ = u64(WRITES) << 56 | 1;       // id of the next write: also of one that is sent again, it stays the same
+    u64 incarnation_ = 0;
+    u32 member_ = 0;                               // our place there, at the last connection
 };
 
 }  // namespace osf::rpc

@@ -67,15 +67,14 @@ def _measured(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _new(args: argparse.Namespace) -> int:
-    if len(args.rest) < 2:
-        raise BadInput("expected `openshelf hosts new PATH HOST:PORT...`")
+    if not args.rest:
+        raise BadInput("expected `openshelf hosts new PATH [HOST:PORT...]`")
     made = new_hosts_file(args.rest[0], args.rest[1:])
     if args.json:
         print(json.dumps({"path": str(made.path), "hosts": list(made.hosts)}))
     else:
-        said = (
-            f"{made.path}: a new key and {len(made.hosts)} hosts. Copy it to every host (scp -p), and keep it secret:"
-        )
+        count = len(made.hosts) or "no"
+        said = f"{made.path}: a new key and {count} hosts. Copy it to every host (scp -p), and keep it secret:"
         print(printable(said))
         print("who has the key can read and write every space.")
     return 0

@@ -18,11 +18,11 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from openshelf import _files
+from openshelf import _core, _files
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
 from openshelf.space.hosts.urls import host_port, own_host
@@ -34,9 +34,17 @@ _KEY_LINE = re.compile(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r
 _MOST_BYTES = 1 << 16
 
 
+class Agreement(NamedTuple):
+    """Where the hosts of a space agree on who they are."""
+
+    servers: tuple[str, ...]  # of etcd
+    space: str
+    realm: int  # which agreement: hosts of another one are refused
+
+
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """What the file says."""
+    """What the file says, or, with an agreement, who the hosts are now: those that are not there yet have no name."""
 
     path: Path
     key: bytes = dataclasses.field(repr=False)  # never in a log
@@ -44,6 +52,12 @@ class Hosts:
     reserve: int = GRANULE
     base: int | None = None  # of every space
     bases: tuple[tuple[str, int], ...] = ()  # of some
+    agreement: Agreement | None = None
+
+    @property
+    def realm(self) -> int:
+        """What all hosts must have alike: the agreement, or the list."""
+        return self.agreement.realm if self.agreement else _core.hosts_hash(list(self.hosts))
 
     def base_of(self, space: str) -> int:
         """Where the addresses of host 0 begin: equal on all hosts without a word between them."""
@@ -82,8 +96,11 @@ def default_path() -> Path:
     return local_path().with_name("hosts.yaml")
 
 
-def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
-    """Reads and checks the file; NotPermitted if anybody else could read it, BadInput with line and reason."""
+def read_hosts(path: str | os.PathLike[str] | None = None, *, only_key: bool = False) -> Hosts:
+    """Reads and checks the file; NotPermitted if anybody else could read it, BadInput with line and reason.
+
+    `only_key`: the file need not list hosts, and those that it lists do not count.
+    """
     where = _files.given_path(path if path is not None else default_path(), "hosts")
     text = _private_bytes(where)
     try:
@@ -94,7 +111,7 @@ def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
         raise BadInput(f"{where}{line}: not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError):
         raise BadInput(f"{where}: not YAML") from None
-    return _Reader(where, text).hosts(node)
+    return _Reader(where, text).hosts(node, only_key)
 
 
 def _private_bytes(path: Path) -> bytes:
@@ -124,7 +141,7 @@ class _Reader:
         line = f", line {node.start_mark.line + 1}" if node is not None else ""
         return BadInput(f"{self.path}{line}: {message}")
 
-    def hosts(self, node: yaml.Node | None) -> Hosts:
+    def hosts(self, node: yaml.Node | None, only_key: bool) -> Hosts:
         if not isinstance(node, yaml.MappingNode):
             raise self.wrong(node, "expected a mapping with the keys 'key' and 'hosts'")
         found: dict[str, yaml.Node] = {}
@@ -135,10 +152,11 @@ class _Reader:
             if name in found:
                 raise self.wrong(key, f"{name!r} is given twice")
             found[name] = value
-        for name in ("key", "hosts"):
+        for name in ("key",) if only_key else ("key", "hosts"):
             if name not in found:
                 raise self.wrong(node, f"{name!r} is missing")
-        made: dict[str, Any] = {"key": self.key(found["key"]), "hosts": self.names(found["hosts"])}
+        names = () if only_key else self.names(found["hosts"])
+        made: dict[str, Any] = {"key": self.key(found["key"]), "hosts": names}
         if "reserve" in found:
             made["reserve"] = self.reserve(found["reserve"])
         if "base" in found:
@@ -188,6 +206,8 @@ class _Reader:
             raise self.wrong(node, str(error)) from None
         if size % (1 << 30):
             raise self.wrong(node, f"'reserve' must be a multiple of 1 GiB, got {text!r}")
+        if size < _core.SMALLEST_RESERVE:
+            raise self.wrong(node, f"'reserve' must be at least {format_size(_core.SMALLEST_RESERVE)}, got {text!r}")
         return size
 
     def base(self, node: yaml.Node) -> int:
@@ -209,17 +229,20 @@ def own_number(listed: Hosts, named: str | None = None) -> int:
 
 
 def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
-    """Writes a file with a new random key, readable by its owner only. NameTaken if there is one."""
+    """Writes a file with a new random key, readable by its owner only. NameTaken if there is one.
+
+    Without hosts it is a key for spaces whose hosts agree in etcd.
+    """
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
         raise BadInput(f"expected a list of HOST:PORT, got {hosts!r}")
     names = [host_port(host) for host in hosts]
-    if not 1 <= len(names) <= MOST_HOSTS:
-        raise BadInput(f"expected 1 to {MOST_HOSTS} hosts, got {len(names)}")
+    if len(names) > MOST_HOSTS:
+        raise BadInput(f"expected at most {MOST_HOSTS} hosts, got {len(names)}")
     if len(set(names)) != len(names):
         raise BadInput(f"a host is in the list twice: {', '.join(names)}")
     where = _files.given_path(path, "a hosts file")
     listed = "".join(f'  - "{name}"\n' for name in names)
-    text = f"key: {secrets.token_hex(32)}\nhosts:\n{listed}"
+    text = f"key: {secrets.token_hex(32)}\n" + (f"hosts:\n{listed}" if names else "")
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = _files.open_own(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -229,4 +252,4 @@ def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
         raise NotPermitted(f"the hosts file {where} cannot be made: {error.strerror}") from None
     with os.fdopen(handle, "w") as file:
         file.write(text)
-    return read_hosts(where)
+    return read_hosts(where, only_key=not names)
