@@ -24,6 +24,7 @@ EXPECTED = {
     "tiers.py": "0.1001 from 64 MiB in 32 MiB of dram",
     "train.py": "it fits: True",
     "twin.py": "critical path: backward of layer 2 > all-reduce of layer 2 > update",
+    "two_racks.py": "128 accelerators, 8 memories in the pool",
     "two_hosts.py": "host a loads [2. 2. 2.]",
     "work_queue.py": "total 190000.0 expected 190000.0",
 }

@@ -37,6 +37,7 @@ LAYERS = (
 # Packages inside a layer that show names of their own. Everything else below a layer is that layer's business.
 ROOMS = ("create", "hosts", "locality")  # of space, low to high
 SHOWN = (
+    "adapters.ray",
     "adapters.torchrec",
     "adapters.transformers",
     "adapters.vllm",
@@ -192,7 +193,7 @@ def test_every_module_belongs_to_a_layer() -> None:
 
 @pytest.mark.parametrize("package", [layer for layer in LAYERS if not layer.startswith("_")] + list(SHOWN))
 def test_a_package_shows_what_it_says(package: str) -> None:
-    if package in ("adapters.torchrec", "adapters.vllm"):
+    if package in ("adapters.ray", "adapters.torchrec", "adapters.vllm"):
         pytest.importorskip(package.removeprefix("adapters."))
     shown = import_module(f"openshelf.{package}")
     assert not [name for name in getattr(shown, "__all__", ()) if not hasattr(shown, name)]

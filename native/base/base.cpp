@@ -59,9 +59,10 @@ u64 hash_bytes(const void* data, u64 size, u64 seed) {
 
 #ifdef OSF_STEPS
 std::atomic<long> step_limit{-1};
+void (*step_action)() = [] { ::kill(::getpid(), SIGKILL); };
 void step() {
     if (step_limit.load(std::memory_order_relaxed) < 0) return;
-    if (step_limit.fetch_sub(1) == 0) ::kill(::getpid(), SIGKILL);
+    if (step_limit.fetch_sub(1) == 0) step_action();
 }
 #endif
 

@@ -82,6 +82,7 @@ inline u64 hash_name(std::string_view name) { return hash_bytes(name.data(), nam
 // A kill point: in the test build, step() number `step_limit` ends the process as kill -9 would.
 #ifdef OSF_STEPS
 extern std::atomic<long> step_limit;
+extern void (*step_action)();  // instead
 void step();
 #else
 inline void step() {}

@@ -7,7 +7,8 @@ namespace osf {
 Layout::Layout(u64 reserve_bytes) : reserve(reserve_bytes) {
     // The reservation is split so that metadata never runs out before data: a thirty-second for the meta heap,
     // less than a quarter for it and all maps (address space, not memory).
-    members_bytes = PINS_AT + MEMBERS * PINS_BYTES;
+    members_bytes = ANSWERS_AT;
+    members_file_bytes = ANSWERS_AT + MEMBERS * LANES * ANSWER_BYTES;
     u64 control_room = align_up(reserve / 4, GIB);
     members_at = control_room;
     data_at = members_at + align_up(members_bytes, GIB);
@@ -42,7 +43,7 @@ u64 Layout::smallest_reserve() { return 32 * GIB; }
 u64 Layout::hash() {
     u64 facts[] = {sizeof(Header), offsetof(Header, check), offsetof(Header, seal), sizeof(Roots), sizeof(Stripe),
                    sizeof(Arena), sizeof(PageHeap), sizeof(Chunk), sizeof(Record), sizeof(Member), CHUNK, BLOCK, STRIPES,
-                   ARENAS, CLASSES, SLAB_MAX, MEMBERS, PINS_AT, PINS_BYTES, offsetof(Roots, stripes),
+                   ARENAS, CLASSES, SLAB_MAX, MEMBERS, PINS_AT, PINS_BYTES, LANES, sizeof(Told), ANSWER_BYTES, offsetof(Roots, stripes),
                    offsetof(Roots, pages), offsetof(Roots, arenas)};
     return hash_bytes(facts, sizeof facts, VERSION);
 }

@@ -28,7 +28,7 @@
 
 namespace osf {
 
-constexpr u32 VERSION = 4;                   // 3 had states that are one bit apart
+constexpr u32 VERSION = 5;                   // 4 noted less of calls that are made once
 constexpr u64 CHUNK_PAGES = 16, CHUNK = CHUNK_PAGES * PAGE;
 constexpr u64 BLOCK = 2 * MIB;              // unit of commitment
 constexpr u64 STRIPES = 64, ARENAS = 16;
@@ -176,13 +176,33 @@ struct Told {
     u64 id;
     u8 uuid[16];
     u32 phase;              // told_*
-    u32 bytes;
-    char answer[32];
+    u32 bytes;              // of the answer; one that is longer than `answer` is in the file: Members::keep_answer
+    u64 object, after;      // of a call on a barrier or channel: which one, and what its count is when the call is done (space/sync.cpp)
+    u64 round;              // of a call on a barrier
+    u64 number, record;     // of an array that was received: by which number the caller will know it, and its record
+    u32 pin, what;          // 1 + its pin, 0: none was; told_*
+    char answer[48];
 };
-static_assert(sizeof(Told) == 64);
-enum ToldPhase : u32 { told_nothing, told_begun, told_done };
-constexpr u64 LANES = 8, TOLD_AT = 256 * KIB;
-static_assert(TOLD_AT + MEMBERS * LANES * sizeof(Told) <= PINS_AT);
+static_assert(sizeof(Told) == 128);
+enum ToldPhase : u32 { told_nothing, told_begun, told_done, told_waits };  // the last: in a barrier, whose round has not ended
+enum ToldWhat : u32 { told_send, told_receive, told_wait, told_reset };
+
+// How far a remote process's puts by address are. They have numbers, and are done in their order.
+struct Written {
+    u64 epoch;              // of the connection by which they come: an older one is not heard any more
+    u64 progress;           // number of the latest << 24 | its parts that are in memory, or WRITTEN_ALL
+    u64 failed[8];          // numbers that were refused, each at its own modulo 8
+    u64 unused[6];
+};
+constexpr u64 WRITTEN_ALL = 0xffffff;
+constexpr u64 LANES = 31;
+struct Notes {              // a page for each slot
+    Told told[LANES];
+    Written written;
+};
+static_assert(sizeof(Notes) == PAGE);
+constexpr u64 NOTES_AT = PINS_AT + MEMBERS * PINS_BYTES;
+constexpr u64 ANSWER_BYTES = 2 * MIB, ANSWERS_AT = NOTES_AT + MEMBERS * sizeof(Notes);  // read and written, not mapped
 
 struct MembersHead {
     u64 orphans;            // counts events that may leave an array to nobody: a death, a reader's last release
@@ -194,7 +214,7 @@ constexpr u64 MEMBER_AT = 4096;
 struct HeapMap { u64 pages, bits, slabs, chunks, commits, owners, slots, at; };  // offsets; pages = reserved pages
 
 struct Layout {
-    u64 reserve, roots_at, members_at, members_bytes, data_at, control_bytes;
+    u64 reserve, roots_at, members_at, members_bytes, members_file_bytes, data_at, control_bytes;
     HeapMap heap[2];
     explicit Layout(u64 reserve_bytes);
     static u64 hash();

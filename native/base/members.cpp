@@ -80,9 +80,51 @@ void Members::allocate_pins(u32 slot, u64 bytes) const {
         fail_os("no memory for the pin table of a member", error);
 }
 
+// Their memory goes. Where it cannot, who has the slot next writes over it.
+void Members::forget_notes(u32 slot) const {
+    const std::pair<u64, u64> parts[] = {{NOTES_AT + slot * sizeof(Notes), sizeof(Notes)}, {ANSWERS_AT + slot * LANES * ANSWER_BYTES, LANES * ANSWER_BYTES}};
+    for (auto [at, bytes] : parts) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(at), off_t(bytes));
+}
+
+Told* Members::told_of(u32 number) const {
+    const u32 slot = (number - 1) / u32(LANES);
+    if (!number || slot >= MEMBERS || load(at(slot).state) != 1 || !is_remote(slot)) return nullptr;
+    return &told(slot, (number - 1) % u32(LANES));
+}
+
+void Members::keep_answer(u32 lane, std::span<const char> bytes) const {
+    Told& told = this->told(slot_, lane);
+    if (bytes.size() > ANSWER_BYTES) throw Error(Code::bad_input, "an answer of " + std::to_string(bytes.size()) + " bytes cannot be kept");
+    if (bytes.size() <= sizeof told.answer) {
+        std::memcpy(told.answer, bytes.data(), bytes.size());
+    } else {
+        const ssize_t put = pwrite(fd_, bytes.data(), bytes.size(), off_t(answer_at(lane)));
+        if (put != ssize_t(bytes.size())) fail_os("no memory to keep an answer in", put < 0 ? errno : ENOSPC);
+    }
+    told.bytes = u32(bytes.size());
+}
+
+std::string Members::kept_answer(u32 lane) const {
+    const Told& told = this->told(slot_, lane);
+    if (told.bytes <= sizeof told.answer) return {told.answer, told.bytes};
+    std::string bytes(std::min<u64>(told.bytes, ANSWER_BYTES), '\0');
+    const ssize_t got = pread(fd_, bytes.data(), bytes.size(), off_t(answer_at(lane)));
+    if (got != ssize_t(bytes.size())) fail_os("reading an answer that was kept", got < 0 ? errno : EIO);
+    return bytes;
+}
+
+// A page of it may stay for the next one.
+void Members::forget_answer(u32 lane) const {
+    if (told(slot_, lane).bytes > PAGE) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(answer_at(lane)), ANSWER_BYTES);
+}
+
 void Members::claim(u32 slot, bool read_only, u64 pins_bytes, const Uuid* remote) {
     Member& member = at(slot);
     allocate_pins(slot, pins_bytes);
+    if (remote) {
+        if (int error = allocate_file(fd_, NOTES_AT + slot * sizeof(Notes), sizeof(Notes))) fail_os("no memory for what is noted of a member", error);
+        std::memset(static_cast<void*>(&notes(slot)), 0, sizeof(Notes));
+    }
     member.pins_bytes = pins_bytes;
     member.read_only = read_only;
     member.pid = remote ? 0 : u64(getpid());
@@ -175,9 +217,11 @@ void Members::drop_pins() {
 void Members::leave() {
     drop_pins();
     Member& member = at(slot_);
+    const bool remote = is_remote(slot_);
     store(member.high, 0u);
     store(member.state, 0u, std::memory_order_seq_cst);
     step();
+    if (remote) forget_notes(slot_);  // under the join lock still: nobody has the slot yet
     id_ = 0;
     record_lock(fd_, F_SETLK, F_UNLCK, slot_);
     own_->members.remove(slot_);
@@ -223,7 +267,9 @@ void Members::clear(u32 slot) {
     u32 high = u32(std::min<u64>(load(member.high), PINS_BYTES / 8));
     for (u32 index = 0; index < high; index++) store(pins(slot)[index], 0);
     store(member.high, 0u);
+    const bool remote = is_remote(slot);
     store(member.state, 0u, std::memory_order_seq_cst);
+    if (remote) forget_notes(slot);
     record_lock(fd_, F_SETLK, F_UNLCK, slot);
     own_->seized.remove(slot);
 }

@@ -17,6 +17,8 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/layout.hpp"
@@ -55,7 +57,13 @@ public:
     bool joined() const { return id_ != 0; }
     MembersHead& head() const { return *reinterpret_cast<MembersHead*>(map_); }
     Member& at(u32 slot) const { return reinterpret_cast<Member*>(map_ + MEMBER_AT)[slot]; }
-    Told& told(u32 slot, u32 lane) const { return reinterpret_cast<Told*>(map_ + TOLD_AT)[slot * LANES + lane]; }
+    // Of a slot that stands for a process on another host; others have no memory for it.
+    Notes& notes(u32 slot) const { return reinterpret_cast<Notes*>(map_ + NOTES_AT)[slot]; }
+    Told& told(u32 slot, u32 lane) const { return notes(slot).told[lane]; }
+    Told* told_of(u32 number) const;     // by 1 + slot * LANES + lane; null: nobody has it
+    void keep_answer(u32 lane, std::span<const char> bytes) const;  // throws if there is no memory for it
+    std::string kept_answer(u32 lane) const;
+    void forget_answer(u32 lane) const;  // gives its memory back
     u64* pins(u32 slot) const { return reinterpret_cast<u64*>(map_ + PINS_AT + slot * PINS_BYTES); }
     // Bounded, because a damaged file may say anything.
     u32 slots_high() const { return std::min<u32>(load(head().slots_high), MEMBERS); }
@@ -98,6 +106,8 @@ private:
     void join_new(bool read_only, const Uuid* remote);
     void enter(u32 slot);
     void allocate_pins(u32 slot, u64 bytes) const;
+    void forget_notes(u32 slot) const;
+    u64 answer_at(u32 lane) const { return ANSWERS_AT + (slot_ * LANES + lane) * ANSWER_BYTES; }
     void reserve_heir();
     struct Late { u32 slot; int pipe; };
     static bool heir_is_there(int pipe, int timeout_ms);

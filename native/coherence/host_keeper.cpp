@@ -184,7 +184,10 @@ bool Keeper::needed() {
 }
 
 bool Keeper::over(u64 now) {
-    if (handing_over_) return true;          // what was borrowed is the next one's
+    if (handing_over_) {                     // what was borrowed is the next one's
+        for (auto& [directory, opened] : spaces_) opened->node->say_leaving(leaving_handed_over);
+        return true;
+    }
     if (!stopping_) return false;
     if (!leaving_ns_) {
         leaving_ns_ = now;
@@ -192,7 +195,9 @@ bool Keeper::over(u64 now) {
     }
     bool left = true;
     for (auto& [directory, opened] : spaces_) left &= opened->node->left();
-    return left || now - leaving_ns_ > LEAVE_NS;
+    if (!left && now - leaving_ns_ <= LEAVE_NS) return false;
+    for (auto& [directory, opened] : spaces_) opened->node->say_leaving(leaving_ended);
+    return true;
 }
 
 void keeper_run(const KeeperOptions& options) {

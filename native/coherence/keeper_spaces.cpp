@@ -130,6 +130,7 @@ void Keeper::end_closes(u64 now) {
         std::shared_ptr<Opened> closed = std::move(opened);
         at = spaces_.erase(at);
         lock.unlock();
+        closed->node->say_leaving(leaving_closed);
         say("space '" + closed->node->name() + "' is closed");
         const auto closers = std::move(closed->closers);
         closed.reset();                      // its addresses are free before anybody hears of it

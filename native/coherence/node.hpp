@@ -43,7 +43,7 @@ constexpr u64 page_of(u64 id) { return id >> 32 & 0xffff; }
 constexpr u32 flags_of(u64 id) { return u32(id >> 56); }
 constexpr u64 PIECE = 16 * KIB;            // at most
 
-enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_piece, frame_message };  // frame_message + Notice
+enum KeeperFrame : u16 { frame_sync = frame_first_keeper, frame_ping, frame_pong, frame_piece, frame_leave, frame_message };  // frame_message + Notice
 
 struct Sync {                              // first on every connection, both ways
     u64 incarnation, session;              // session: under which the receiver borrows from the sender
@@ -80,10 +80,13 @@ struct Pieces {
     void forget() { bytes = shown = 0, early = nullptr, pages.reset(); }
 };
 
+enum Leaving : u8 { leaving_ended, leaving_handed_over, leaving_closed };  // payload of frame_leave: why a keeper ends a connection
+
 struct Link {                              // to another host's keeper
     std::string name;
     std::unique_ptr<Wire> wire;
     Loop::Watch watch;                     // of the wire, and gone before it
+    std::string left;                      // not empty: why it left, as it said
     bool synced = false;                   // its Sync is here
     bool suspended = false;                // the lease has ended, and nothing that was borrowed is in use
     bool writing = false;                  // epoll is told to say when there is room
@@ -127,6 +130,7 @@ public:
     u64 epoch() const { return load(segments_.head().epoch); }                 // of the list that was last followed; any thread
     void leave();                          // gives back what is borrowed
     bool left();                           // and all of it has arrived
+    void say_leaving(Leaving why);         // to the others, for their logs
 
     std::string status();                  // one line of text per host
     std::string owners(u64 address, u64 bytes) const;  // any thread: 8 bytes for each unit of the own segment

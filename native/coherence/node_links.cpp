@@ -13,6 +13,7 @@ void Node::adopt(u32 host, u64 term, std::unique_ptr<Wire> wire) {
     Link& link = links_[host];
     link.wire = std::move(wire);
     link.term = term;
+    link.left.clear();
     connected_ |= 1u << host;
     link.adopted_ns = now_ns();
     store(segments_.head().heard[host], link.adopted_ns);
@@ -46,7 +47,7 @@ void Node::drop_link(u32 host, const std::string& why) {
     Link& link = links_[host];
     broken_ &= ~(1u << host);
     if (!link.wire) return;
-    log("host " + link.name + " disconnected: " + why);
+    log("host " + link.name + " disconnected: " + (link.left.empty() ? why : link.left));
     link.watch.end();
     link.wire.reset();
     connected_ &= ~(1u << host);
@@ -80,6 +81,7 @@ void Node::synced(u32 host, const Sync& sync) {
     store(head.linked, head.linked | u64(1) << host);
     link.faults = sync.faults;
     for (auto& process : processes_) bar_stale(*process, host);
+    log("host " + link.name + " is connected");
     coherence_.connected(host);
     for (auto& process : processes_) {
         for (auto [home, address] : process->strangers)
@@ -97,6 +99,8 @@ void Node::control(u32 host, const FrameHead& head, const std::string& bytes) {
         link.suspended = false;
         u64 took = now_ns() - head.id;
         link.round_trip_ns = link.round_trip_ns ? std::min(link.round_trip_ns + link.round_trip_ns / 16, took) : took;
+    } else if (head.type == frame_leave && bytes.size() == sizeof(Leaving)) {
+        link.left = bytes[0] == leaving_ended ? "its keeper ended" : bytes[0] == leaving_handed_over ? "its keeper handed over to another" : "it closed the space";
     } else if (head.type == frame_sync && bytes.size() == sizeof(Sync)) {
         Sync sync;
         std::memcpy(&sync, bytes.data(), sizeof sync);
@@ -289,7 +293,10 @@ void Node::end_lease(u32 host, u64 until_ns) {
 void Node::give_up(u32 host) {
     Link& link = links_[host];
     drop_link(host, "silence");
-    if (!roster_->host(host).empty()) log("host " + link.name + " is lost");
+    if (!link.left.empty()) log("host " + link.name + " stays away since " + link.left + "; what is on it can be reached when it is back");
+    else if (roster_->host(host).empty()) {}   // nobody has that place
+    else if (!segments_.head().heard[host]) log("host " + link.name + " has not been there yet; it is not waited for");
+    else log("host " + link.name + " is lost: it was silent for " + std::to_string(LOST_NS / MILLI) + " ms");
     store(segments_.head().given[host], segments_.head().given[host] + 1);
     coherence_.lost(host);
     for (auto& process : processes_) {
@@ -313,6 +320,19 @@ void Node::follow_roster() {
         store(head.term[host], term);
     }
     store(head.epoch, epoch);              // last: who sees it relies on all of that
+}
+
+void Node::say_leaving(Leaving why) {
+    for (u32 host = 0; host < links_.size(); host++) {
+        Link& link = links_[host];
+        if (!link.wire || (broken_ & 1u << host)) continue;
+        try {
+            link.wire->queue(frame_leave, 0, {reinterpret_cast<const char*>(&why), sizeof why});
+            link.wire->flush();
+        } catch (const Error&) {
+            broken_ |= 1u << host;
+        }
+    }
 }
 
 void Node::leave() {

@@ -80,10 +80,22 @@ void Listener::run() {
     }
 }
 
+// The hello of one who proved the key. Of those who stay silent there are few at a time: a hello that was recorded proves it too, to
+// a listener that does not remember it.
+const FrameHead* Listener::hear(Wire& wire) {
+    struct Place {
+        HelloMemory& among;
+        const int fd;
+        Place(HelloMemory& of, int socket) : among(of), fd(socket) { among.enter(fd); }
+        ~Place() { among.leave(fd); }
+    } place(unheard_, wire.fd());
+    return wire.wait(HELLO_MS * 1'000'000l);
+}
+
 void Listener::welcome(int fd, Guest& guest) {
     try {
         std::unique_ptr<Wire> wire = Wire::accept(fd, key_, memory_, HELLO_MS);
-        const FrameHead* head = wire ? wire->wait(HELLO_MS * 1'000'000l) : nullptr;
+        const FrameHead* head = wire ? hear(*wire) : nullptr;
         if (head && head->type == frame_hello) {
             try {
                 Hello hello = Hello::decode(wire->open());

@@ -40,12 +40,14 @@ private:
     };
     void run();
     void welcome(int fd, Guest& guest);
+    const FrameHead* hear(Wire& wire);
     void reap(bool all);
 
     const Key key_;
     const Serve serve_;
     const Say say_;
     HelloMemory memory_;
+    HelloMemory unheard_{0};                     // who proved the key, and said nothing yet: as few as are at the door
     int fd_ = -1, stop_fd_ = -1;
     u16 port_ = 0;
     std::mutex mutex_;

@@ -38,7 +38,8 @@
 //   channel_receive pin, i64 timeout_ns, pin for an array              u8 got, u32 kind, text, u8 array?, array
 //   channel_discard pin                                                -
 //   get           (address, bytes)...                                  parts only: the bytes of each range
-//   write         (address, bytes)...; parts: the bytes of each range  -
+//   write         u64 epoch, u64 number, (address, bytes)...;          -
+//                 parts: the bytes of each range
 //   owners        address, u64 bytes                                   text
 //   inherit       u8[16] uuid, u64 count; parts: pins of that process  parts: the u32 index of each, held from now on by the caller,
 //                                                                      a child of it, by the same number; then the reply, empty
@@ -55,23 +56,26 @@
 //   shard_block   u64 table, u8 BlockVerb, u32 block, u64 number       -
 //   shard_discard u64 table                                            -
 //
-// A call that must not be done twice has an id with a lane, 1 to LANES - 1, in its highest byte: the process has at most one such call under way
+// A call that must not be done twice has an id with a lane, 1 to LANES, in its highest byte: the process has at most one such call under way
 // in each lane. The home writes down that it begins it and then its answer, in memory that outlives a killed keeper. If the
 // connection breaks, the process sends the same call with the same id again, to whatever keeper there is, which does it, or
-// repeats the answer, or says that nobody knows whether it was done (host_lost): the keeper was killed in that moment.
+// repeats the answer. Of an atomic alone it may say that nobody knows whether it was done (host_lost): the keeper was killed in that moment.
+// An array that such a call gives out stays with the home until the process has said by another call in that lane that it has it.
 //
-// Writes are sent one after the other without waiting for answers, in a lane of their own, WRITES, with numbers that rise. The home notes the
-// last one that is done. So of those that are sent again, none is done twice; one that was cut off in the middle is done anew.
+// Writes have numbers, and the connections by which they come have one, too (the epoch): the home notes how far it is, so that a write which is
+// sent again is not done again, and hears an older connection no more as soon as it has heard a newer one.
 //
-// A part holds at most BULK bytes and never of two ranges, so that both sides know where each one goes before they open it.
+// A part holds at most BULK bytes and never of two ranges, so that both sides know where each one goes before they open it. The last
+// part of a write has at most TAIL bytes: they come into memory together with the note that all of them are there.
 // While a call is worked on for long, its server says frame_alive now and then; a caller that hears nothing gives up.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
 #include "base/base.hpp"
-#include "base/layout.hpp"
+#include "net/wire.hpp"
 
 namespace osf::rpc {
 
@@ -103,7 +107,11 @@ constexpr u64 RANGES_MAX = 65536;              // of one call
 struct Claim { u64 number, record, pin; };     // of a process that returns to a new keeper, in parts
 
 constexpr u64 lane_of(u64 id) { return id >> 56; }
-constexpr u64 WRITES = LANES;                  // the lane of writes; the others are for calls
+
+constexpr u64 TAIL = 16 * KIB;
+
+// The bytes of the next part of a write, of a range that has `left` more.
+constexpr u64 part_bytes(u64 left, bool last_range) { return last_range && left > TAIL ? std::min<u64>(BULK, left - TAIL) : std::min<u64>(BULK, left); }
 
 constexpr int SILENCE_MS = 2500;               // a host that says nothing for so long, while it owes an answer, is lost
 constexpr int RETURN_MS = 5000;                // so long a new keeper waits for the processes that the one before it served

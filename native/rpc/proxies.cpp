@@ -13,6 +13,13 @@ Proxy::Proxy(const std::shared_ptr<Space>& home, const Uuid& of, bool read_only)
     : space(Space::proxy(home, of, read_only)), uuid(of), inherited_(space->adopted()) {
     if (!inherited_) return;
     for (const Held& held : space->pinned()) left_[held.pin] = held.record;
+    for (u32 lane = 0; lane < LANES; lane++) {
+        const Told& told = space->members.told(space->members.slot(), lane);
+        const auto found = told.pin ? left_.find(told.pin - 1) : left_.end();
+        if (found == left_.end() || found->second != told.record || std::memcmp(told.uuid, uuid.data(), uuid.size())) continue;
+        pins_.try_emplace(told.number, Entry{{told.pin - 1, told.record}});
+        left_.erase(found);
+    }
 }
 
 Proxy::Use::Use(Proxy& proxy, u64 number) : proxy_(proxy), number_(number) {
@@ -73,7 +80,16 @@ void Proxy::claim(const std::vector<std::pair<u64, Held>>& wanted) {
         std::lock_guard guard(mutex_);
         if (!inherited_) return;
         for (const auto& [number, held] : wanted) {
+            auto known = pins_.find(number);  // received just before
+            if (known != pins_.end() && known->second.held.pin == held.pin && known->second.held.record == held.record) continue;
             auto found = left_.find(held.pin);
+            if (found == left_.end()) {  // received by another number once, let go of, and taken again: the note of that is old
+                auto old = std::ranges::find_if(pins_, [&](const auto& one) { return one.second.held.pin == held.pin; });
+                if (old != pins_.end()) {
+                    found = left_.emplace(held.pin, old->second.held.record).first;
+                    pins_.erase(old);
+                }
+            }
             if (found == left_.end() || found->second != held.record)
                 throw Error(Code::bad_input, "the process claims a pin that it did not have");
             if (!pins_.try_emplace(number, Entry{held}).second) throw Error(Code::bad_input, "the process claims two pins by one number");

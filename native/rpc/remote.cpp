@@ -13,6 +13,8 @@ namespace osf::rpc {
 constexpr useconds_t RETRY_US = 20'000;
 constexpr size_t IDLE_MOST = 8;
 constexpr u64 MS = 1'000'000;
+constexpr u64 LONG_MS = 100;                   // a call that was under way for so long was not what its keeper was killed by
+constexpr int BREAKS = 8;
 
 void throw_error(In in) {
     u32 code = in.get<u32>();
@@ -119,6 +121,7 @@ std::unique_ptr<Connection> Remote::dial(Line& line) {
     const u64 start = now_ns();
     try {
         auto connection = std::make_unique<Connection>(peer_, line.uuid, reach_.budget_ms());
+        step();
         if (connection->welcome.flags & welcome_tell_pins) claim(line, *connection);
         if (!holds_only(line, connection->welcome)) forbid(true);
         reach_.good(now_ns() - start);
@@ -141,7 +144,9 @@ void Remote::claim(Line& line, Connection& connection) {
     }
     claim.out.add(u64(claims.size()));
     claim.parts = {reinterpret_cast<const char*>(claims.data()), claims.size() * sizeof(Claim)};
+    step();
     begin(line, connection, claim);
+    step();
     Answer answer = finish(connection, claim);
     if (!answer.good) throw_error(In(answer.payload));
 }
@@ -276,18 +281,26 @@ Remote::Answer Remote::call(Ask ask) {
             line.lanes |= bit;
         }
     } lane(own, ask);
-    return call_in_lane(own, ask);
+    try {
+        Answer answer = call_in_lane(own, ask);
+        answer.kept = ask.id != 0;
+        if (ask.taken) ask.taken(answer);
+        return answer;
+    } catch (const HostLost&) {
+        if (ask.id && ask.new_pin) drop(own, nullptr, ask.new_pin);
+        throw;
+    }
 }
 
 Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
     const u64 start = now_ns();
     std::optional<WelcomeHead> first;              // who was asked
-    u64 broke = 0;                                 // when it first did
+    int breaks = 0;                                // one soon after the other
     for (;;) {
         std::unique_ptr<Connection> connection;
         try {
             check_usable();
-            connection = take(own, broke != 0);
+            connection = take(own, breaks != 0);
         } catch (const HostLost& error) {
             lost(error.what(), ask);
         }
@@ -302,20 +315,25 @@ Remote::Answer Remote::call_in_lane(Line& own, Ask& ask) {
             lost("the connection broke, and nobody knows whether the call was done", ask);
         }
         first = connection->welcome;
+        const u64 sent = now_ns();
         Answer answer;
         try {
+            step();
             begin(own, *connection, ask);
+            step();
             answer = finish(*connection, ask);
+            step();
         } catch (const Error& error) {
             const u64 now = now_ns(), heard = connection->heard;
-            drop(own, std::move(connection), ask.new_pin);
-            if (error.code != Code::host_lost) throw;
-            if (!broke) broke = now;
             const bool silent = now - heard > SILENCE_MS * MS;
+            breaks = now - sent > LONG_MS * MS ? 1 : breaks + 1;
+            const bool last = !(ask.again || ask.id) || ask.cancelled || silent || breaks > BREAKS || error.code != Code::host_lost;
+            drop(own, std::move(connection), ask.id ? 0 : ask.new_pin);  // what it does once it keeps for us
+            if (error.code != Code::host_lost) throw;
             if (silent || dynamic_cast<const Silent*>(&error)) reach_.failed(heard);  // what is left of the patience is for dialling
-            if (!(ask.again || ask.id) || ask.cancelled || silent || now - broke > SILENCE_MS * MS) lost(error.what(), ask);
+            if (last) lost(error.what(), ask);
             if (ask.anew) ask.anew();
-            if (ask.new_pin) ask.out.set(0, ask.new_pin = new_number());
+            if (ask.new_pin && !ask.id) ask.out.set(0, ask.new_pin = new_number());
             if (ask.timeout_ns >= 0) ask.out.set(ask.timeout_at, u64(std::max(0l, ask.timeout_ns - long(now - start))));
             continue;
         }

@@ -157,6 +157,14 @@ public:
     static std::vector<std::optional<RemoteArray>> find_all(std::span<Remote* const> remotes, std::string_view name, const Failed& failed);
 
     // A call of any kind, for those that know what it says.
+    struct Answer {
+        bool good = false;
+        std::string payload;
+        WelcomeHead welcome;
+        u64 claims = 0;                                         // Line::claims when it was asked
+        u64 number = 0;                                         // of the pin that was made
+        bool kept = false;                                      // by the home, which will know the pin whatever becomes of its keeper
+    };
     struct Ask {
         Call call;
         Out out;
@@ -168,18 +176,12 @@ public:
         std::span<const char> parts;
         std::function<void(In)> page;                           // for each part of the reply
         std::function<void()> anew;                             // before it is made again
+        std::function<void(const Answer&)> taken;               // what is done with the answer before the lane is free: until then the home keeps it
         mutable bool cancelled = false;
         Interrupted interrupted;                                // a call that waits: the home is told to stop waiting
         u64 address = 0, bytes = 0;                             // what it is about, for errors
         size_t timeout_at = 0;                                  // where `out` says how long to wait; 0: nowhere
         long timeout_ns = -1;
-    };
-    struct Answer {
-        bool good = false;
-        std::string payload;
-        WelcomeHead welcome;
-        u64 claims = 0;                                         // Line::claims when it was asked
-        u64 number = 0;                                         // of the pin that was made
     };
     Ask ask(Call call, bool again = false) const;
     Answer call(Ask ask);
@@ -191,7 +193,7 @@ private:
         Uuid uuid{};
         std::mutex mutex;
         std::vector<std::unique_ptr<Connection>> idle;
-        u64 lanes = (1 << (LANES - 1)) - 1;                     // those that are free
+        u64 lanes = (1ull << LANES) - 1;                        // those that are free
         u64 next_once = 1;
         std::vector<u64> releases;                              // to be told with the next call
         struct Kept { u64 incarnation, record; u32 member, pin; bool viewed = false; };

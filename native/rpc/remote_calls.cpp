@@ -66,14 +66,16 @@ RemoteArray Remote::keep(const Answer& answer, In& in) {
     for (u64& size : array.shape) size = in.get<u64>();
     array.descr = in.text();
     Line& own = line();
+    step();
     {
         std::lock_guard guard(own.mutex);
-        if (own.claims != answer.claims) {
+        if (own.claims != answer.claims && !answer.kept) {
             own.releases.push_back(array.number);  // should the home have it after all
             throw Missed(peer_.label(), "the keeper of host " + peer_.label() + " was replaced just as it gave this array out; find it again", array.address, array.nbytes);
         }
         own.pins[array.number] = {array.incarnation, array.record, array.member, array.pin};
     }
+    step();
     own.transfers->watch();
     return array;
 }
@@ -294,13 +296,13 @@ std::pair<u32, bool> Remote::barrier_facts(RemoteArray& array) {
 }
 
 u32 Remote::barrier_wait(RemoteArray& array, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::barrier_wait, array);
-    what.out.add(timeout_ns);
+    Ask what = once(Call::barrier_wait, array);
+    add_timeout(what, timeout_ns);
     what.interrupted = interrupted;
     return In(call(std::move(what)).payload).get<u32>();
 }
 
-void Remote::barrier_reset(RemoteArray& array) { call(about(Call::barrier_reset, array)); }
+void Remote::barrier_reset(RemoteArray& array) { call(once(Call::barrier_reset, array)); }
 
 void Remote::channel_init(RemoteArray& array, u32 capacity, u32 slot_bytes) {
     Ask what = about(Call::channel_init, array, true);
@@ -320,27 +322,33 @@ ChannelFacts Remote::channel_facts(RemoteArray& array) {
 }
 
 bool Remote::channel_send(RemoteArray& array, std::string_view message, RemoteArray* other, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::channel_send, array);
-    what.out.add(timeout_ns).add(u8(other != nullptr)).add(other ? number_of(*other) : u64(0)).text(message);
+    Ask what = once(Call::channel_send, array);
+    add_timeout(what, timeout_ns);
+    what.out.add(u8(other != nullptr)).add(other ? number_of(*other) : u64(0)).text(message);
     what.arrays[1] = other;
     what.interrupted = interrupted;
     return In(call(std::move(what)).payload).get<u8>();
 }
 
 bool Remote::channel_receive(RemoteArray& array, RemoteMessage& message, long timeout_ns, const Interrupted& interrupted) {
-    Ask what = about(Call::channel_receive, array);
-    what.out.add(timeout_ns).add(what.new_pin = new_number());
+    Ask what = once(Call::channel_receive, array);
+    add_timeout(what, timeout_ns);
+    what.out.add(what.new_pin = new_number());
     what.interrupted = interrupted;
-    Answer answer = call(std::move(what));
-    In in(answer.payload);
-    if (!in.get<u8>()) return false;
-    message.kind = in.get<u32>();
-    message.bytes = in.text();
-    if (in.get<u8>()) message.array = keep(answer, in);
-    return true;
+    bool got = false;
+    what.taken = [&](const Answer& answer) {
+        In in(answer.payload);
+        if (!in.get<u8>()) return;
+        message.kind = in.get<u32>();
+        message.bytes = in.text();
+        if (in.get<u8>()) message.array = keep(answer, in);
+        got = true;
+    };
+    call(std::move(what));
+    return got;
 }
 
-void Remote::channel_discard(RemoteArray& array) { call(about(Call::channel_discard, array)); }
+void Remote::channel_discard(RemoteArray& array) { call(about(Call::channel_discard, array, true)); }
 
 std::shared_ptr<Transfer> Remote::get(std::vector<Range> ranges, std::vector<char*> places) {
     check_usable();
@@ -396,13 +404,16 @@ std::vector<std::optional<RemoteArray>> Remote::find_all(std::span<Remote* const
             } catch (const HostLost& error) {
                 remote.lost(error.what(), what);
             }
+            step();
             remote.begin(remote.line(), *connections[which], what);
+            step();
         });
     }
     for (size_t which = 0; which < remotes.size(); which++) {
         if (!connections[which]) continue;
         tried(which, [&](Remote& remote) {
             Answer answer = remote.finish(*connections[which], asks[which]);
+            step();
             remote.give_back(remote.line(), std::move(connections[which]));
             if (!answer.good) throw_error(In(answer.payload));
             answer.number = asks[which].new_pin;

@@ -51,7 +51,7 @@ void Session::call(Call which) {
     static_assert(std::size(ANSWERS) == size_t(Call::kv_seek));
     std::string payload = wire_.open();
     In in(payload);
-    cancelled_ = answered_ = doubtful_ = false;
+    cancelled_ = answered_ = doubtful_ = again_ = false;
     told_ = nullptr;
     line_.busy_since = now_ns();
     const u64 lane = lane_of(id_);
@@ -60,13 +60,12 @@ void Session::call(Call which) {
     if (lane) turn = std::unique_lock(proxy_->lanes[lane - 1]);
     check_term();
     try {
-        if (lane == WRITES && which != Call::write) throw Error(Code::bad_input, "this lane is for writes");
-        if (!lane || lane == WRITES || resume()) {
+        if (!lane || resume()) {
             if (which < Call::kv_seek) (this->*ANSWERS[size_t(which)])(in);
             else answer_of(which)(*this, in);
         }
     } catch (const Error& thrown) {
-        if (told_ && !doubtful_) store(told_->phase, u32(told_nothing));  // it had no effect
+        if (told_ && !doubtful_ && load(told_->phase) == told_begun) store(told_->phase, u32(told_nothing));  // it had no effect
         // An error of the connection, or one after the answer has begun, cannot be told.
         if (gone_ || answered_ || which == Call::release) throw;
         error(thrown);
@@ -79,28 +78,49 @@ void Session::call(Call which) {
 }
 
 bool Session::resume() {
-    Told& told = space_.members.told(space_.members.slot(), u32(lane_of(id_) - 1));
-    const bool same = told.id == id_ && !std::memcmp(told.uuid, proxy_->uuid.data(), sizeof told.uuid);
+    Told& told = space_.members.told(space_.members.slot(), lane());
+    const bool ours = !std::memcmp(told.uuid, proxy_->uuid.data(), sizeof told.uuid), same = ours && told.id == id_;
     const u32 phase = same ? load(told.phase) : u32(told_nothing);
-    if (phase == told_done && told.bytes <= sizeof told.answer) {
-        std::lock_guard guard(line_.sending);
-        answered_ = true;
-        line_.busy_since = 0;
-        wire_.queue(frame_reply, id_, {told.answer, told.bytes});
+    if (phase == told_done) {
+        repeat();
         return false;
     }
-    if (!std::memcmp(told.uuid, proxy_->uuid.data(), sizeof told.uuid) && told.id > id_) {
+    if (ours && told.id > id_) {
         gone_ = true;
         throw Error(Code::refused, "a call that was given up, on a connection that is over");
     }
     told_ = &told;
-    doubtful_ = phase == told_begun;
+    again_ = same;
+    doubtful_ = phase == told_begun || phase == told_waits;
     if (doubtful_) return true;
     store(told.phase, u32(told_nothing), std::memory_order_seq_cst);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // in this order, should the keeper be killed here
+    space_.members.forget_answer(lane());
     std::memcpy(told.uuid, proxy_->uuid.data(), sizeof told.uuid);
     told.id = id_;
+    if (!same) told.bytes = told.pin = 0;
     return true;
+}
+
+void Session::repeat() {
+    const std::string answer = space_.members.kept_answer(lane());
+    std::lock_guard guard(line_.sending);
+    answered_ = true;
+    line_.busy_since = 0;
+    wire_.queue(frame_reply, id_, answer);
+}
+
+std::optional<space::Noted> Session::note(ToldWhat what) {
+    if (!told_) return std::nullopt;
+    return space::Noted{*told_, 1 + space_.members.slot() * u32(LANES) + lane(), what, again_};
+}
+
+bool Session::settled(const std::function<void()>& settle) {
+    if (!doubtful_) return false;
+    if (load(told_->phase) == told_begun) settle();
+    doubtful_ = false;
+    if (load(told_->phase) == told_done) repeat();
+    return load(told_->phase) != told_begun;
 }
 
 void Session::commit() {
@@ -148,9 +168,8 @@ void Session::send_parts(std::span<const char> bytes) {
 }
 
 void Session::reply(const Out& out) {
-    if (told_ && out.size() <= sizeof told_->answer) {
-        told_->bytes = u32(out.size());
-        std::memcpy(told_->answer, out.span().data(), out.size());
+    if (told_ && load(told_->phase) != told_done) {
+        space_.members.keep_answer(lane(), out.span());
         store(told_->phase, u32(told_done));
     }
     std::lock_guard guard(line_.sending);
@@ -164,7 +183,7 @@ void Session::reply(const Out& out, const std::function<void()>& undo) {
         reply(out);
         push(true);
     } catch (const Error&) {
-        undo();
+        if (!told_) undo();  // otherwise the caller comes back for it, or dies
         throw;
     }
 }
@@ -192,6 +211,12 @@ bool Session::given_up() {
         gone_ = true;
     }
     return cancelled_ || gone_;
+}
+
+bool Session::caller_gave_up() {
+    if (!given_up()) return false;
+    if (gone_ && told_) throw Error(Code::host_lost, "the caller is gone");
+    return true;
 }
 
 bool Session::wait_in_slices(long timeout_ns, const std::function<bool(long)>& once) {

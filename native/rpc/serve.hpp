@@ -65,6 +65,7 @@ public:
     const std::shared_ptr<Space> space;
     const Uuid uuid;
     std::array<std::mutex, LANES> lanes;         // one call at a time in each, also if it came by a connection that broke since
+    std::mutex writing;                          // of one part of a put by address
 
 private:
     struct Entry {
@@ -76,7 +77,7 @@ private:
     std::unordered_map<u64, Entry> pins_;
     std::atomic<bool> inherited_;
     std::unordered_set<u64> early_;              // numbers released before they were known: of calls that are still worked on
-    std::map<u32, u64> left_;                    // pins that a killed keeper left, by index: record
+    std::map<u32, u64> left_;                    // pins that a killed keeper left, by index: record. Not those of arrays that the caller still has to hear of
 };
 
 // A connection as the ticker sees it.

@@ -8,6 +8,8 @@ namespace osf::rpc {
 
 constexpr size_t MUCH = 64 * KIB;                // of replies: sent before more are made
 
+void describe(Out& out, const Space& space, const Held& held);  // an array
+
 class Session {
 public:
     Session(Proxies& proxies, std::shared_ptr<Proxy> proxy, Line& line);
@@ -41,6 +43,11 @@ private:
     void reply(const Out& out, const std::function<void()>& undo);  // of what nobody would know of if the answer cannot be sent
     void error(const Error& error);
     bool resume();                               // a call with a lane: false if it was answered already
+    void repeat();                               // the answer that is kept
+    std::optional<space::Noted> note(ToldWhat what);  // none: the call has no lane
+    bool settled(const std::function<void()>& settle);  // a call on a barrier or channel was done by a keeper that was killed
+    u32 lane() const { return u32(lane_of(id_) - 1); }
+    bool caller_gave_up();                       // as given_up; throws if the caller may come back for the answer
     void commit();                               // from here on it must not be done again; throws if that is in doubt
     bool given_up();                             // asked while a call waits: a cancel came, or the connection is gone
     bool wait_in_slices(long timeout_ns, const std::function<bool(long slice_ns)>& once);  // false: the time is over, or cancelled
@@ -73,6 +80,10 @@ private:
     // Bytes
     void get(In& in);
     void write(In& in);
+    void refuse_failed(u64 number);
+    Written& written() const { return space_.members.notes(space_.members.slot()).written; }
+    template <class Store>
+    void write_part(u64 bytes, u64 epoch, const Store& store);
     std::vector<Range> ranges(In& in);
     void check(const std::vector<Range>& ranges) const;
 
@@ -89,6 +100,7 @@ private:
     void barrier_reset(In& in);
     void channel_init(In& in);
     void channel_facts(In& in);
+    void settle_channel(const Held& channel);
     void channel_send(In& in);
     void channel_receive(In& in);
     void channel_discard(In& in);
@@ -102,6 +114,7 @@ private:
     u64 id_ = 0;                                 // of the call that is worked on
     Told* told_ = nullptr;                       // of a call with a lane
     bool doubtful_ = false;                      // it may have been done by a keeper that was killed
+    bool again_ = false;                         // it was not, but begun perhaps
     bool bye_ = false, cancelled_ = false, gone_ = false, answered_ = false;
 };
 

@@ -15,7 +15,7 @@ Spec Session::spec(In& in) const {
     return result;
 }
 
-static void describe(Out& out, const Space& space, const Held& held) {
+void describe(Out& out, const Space& space, const Held& held) {
     const Record& record = space.record(held);
     std::vector<u64> shape = space.shape_of(held);
     out.add(held.pin).add(held.record).add(u64(space.bytes(held))).add(record.nbytes).add(record.dtype).add(record.kind).add(u8(shape.size()));

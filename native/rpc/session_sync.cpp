@@ -160,7 +160,14 @@ void Session::barrier_wait(In& in) {
     long timeout = in.get<long>();
     in.end();
     need_write();
-    u32 place = space::barrier_wait(barrier_at(pin), space_.members, timeout, [this] { return given_up(); });
+    Barrier& barrier = barrier_at(pin);
+    auto interrupted = [this] { return caller_gave_up(); };
+    const auto noted = note(told_wait);
+    u32 place;
+    if (settled([&] { space::barrier_settle(barrier, space_.members, interrupted); }))
+        place = space::barrier_go_on(barrier, space_.members, *noted, timeout, interrupted);
+    else
+        place = space::barrier_wait(barrier, space_.members, timeout, interrupted, noted ? &*noted : nullptr);
     reply(Out().add(place));
 }
 
@@ -168,7 +175,11 @@ void Session::barrier_reset(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     in.end();
     need_write();
-    space::barrier_reset(barrier_at(pin), space_.members, [this] { return given_up(); });
+    Barrier& barrier = barrier_at(pin);
+    auto interrupted = [this] { return caller_gave_up(); };
+    if (settled([&] { space::barrier_settle(barrier, space_.members, interrupted); })) return;
+    const auto noted = note(told_reset);
+    space::barrier_reset(barrier, space_.members, interrupted, noted ? &*noted : nullptr);
     reply();
 }
 
@@ -191,6 +202,10 @@ void Session::channel_facts(In& in) {
     reply(Out().add(load(channel.capacity)).add(load(channel.slot_bytes)).add(channel_length(space_, pin.held())).add(load(channel.deleted)));
 }
 
+void Session::settle_channel(const Held& channel) {
+    while (!space::channel_settle(space_, channel, 100'000'000)) caller_gave_up();
+}
+
 void Session::channel_send(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     long timeout = in.get<long>();
@@ -202,7 +217,12 @@ void Session::channel_send(In& in) {
     channel_at(pin);
     std::optional<Proxy::Use> array;
     if (with_array) array.emplace(*proxy_, number);
-    bool sent = wait_in_slices(timeout, [&](long slice) { return space::channel_send(space_, pin.held(), message, array ? &array->held() : nullptr, slice); });
+    if (settled([&] { settle_channel(pin.held()); })) return;
+    const auto noted = note(told_send);
+    if (noted) space_.members.keep_answer(lane(), Out().add(u8(1)).span());
+    bool sent = wait_in_slices(timeout, [&](long slice) {
+        return space::channel_send(space_, pin.held(), message, array ? &array->held() : nullptr, slice, noted ? &*noted : nullptr);
+    });
     reply(Out().add(u8(sent)));
 }
 
@@ -213,12 +233,35 @@ void Session::channel_receive(In& in) {
     in.end();
     need_write();
     channel_at(pin);
+    const u32 before = told_ ? told_->pin : 0;
+    if (settled([&] { settle_channel(pin.held()); })) return;
+    if (before) {  // found by a keeper that was killed before it took the message
+        told_->pin = 0;
+        proxy_->release(number);
+    }
     Message message;
-    bool got = wait_in_slices(timeout, [&](long slice) { return space::channel_receive(space_, pin.held(), message, slice); });
     Out out;
-    out.add(u8(got)).add(message.kind).text(message.bytes).add(u8(bool(message.array)));
-    if (message.array) give(number, message.array, std::move(out));
-    else reply(out);
+    auto put = [&](bool got) {
+        out.clear();
+        out.add(u8(got)).add(message.kind).text(message.bytes).add(u8(bool(message.array)));
+        if (message.array) describe(out, space_, message.array);
+    };
+    auto noted = note(told_receive);
+    if (noted) noted->keep = [&](const Message&) {
+        put(true);
+        space_.members.keep_answer(lane(), out.span());
+        if (!message.array) return;
+        space_.hand_out(message.array);
+        told_->number = number;
+        told_->record = message.array.record;
+        step();
+        told_->pin = message.array.pin + 1;
+        step();
+    };
+    bool got = wait_in_slices(timeout, [&](long slice) { return space::channel_receive(space_, pin.held(), message, slice, noted ? &*noted : nullptr); });
+    put(got);
+    if (message.array) proxy_->keep(number, message.array);
+    reply(out, [&] { if (message.array) proxy_->release(number); });
 }
 
 void Session::channel_discard(In& in) {

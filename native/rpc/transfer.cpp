@@ -28,7 +28,8 @@ bool Transfer::next(Cursor& cursor, char*& place, u64& bytes) const {
     while (cursor.range < ranges.size() && cursor.at == ranges[cursor.range].bytes) cursor = {cursor.range + 1, 0};
     if (cursor.range == ranges.size()) return false;
     place = places[cursor.range] + cursor.at;
-    bytes = std::min<u64>(BULK, ranges[cursor.range].bytes - cursor.at);
+    const u64 left = ranges[cursor.range].bytes - cursor.at;
+    bytes = write ? part_bytes(left, cursor.range + 1 == ranges.size()) : std::min<u64>(BULK, left);
     return true;
 }
 
@@ -98,6 +99,36 @@ void Transfers::submit(std::shared_ptr<Transfer> transfer) {
     } catch (const Error&) {}                      // who drives will see
 }
 
+// The home knows by its numbers what of a write it has done; not if it let go of this process meanwhile.
+bool Transfers::begin(const std::shared_ptr<Transfer>& transfer) {
+    Transfer& front = *transfer;
+    const WelcomeHead& there = connection_->welcome;
+    if (front.write && front.number_ && (front.incarnation_ != there.incarnation || front.member_ != there.member)) {
+        front.error_ = lost(front, "it let go of this process while the connection was broken, and nobody knows whether the put was done");
+        front.done_.store(true, std::memory_order_release);
+        change_.notify_all();
+        return false;
+    }
+    front.incarnation_ = there.incarnation;
+    front.member_ = there.member;
+    if (front.write && !front.number_) front.number_ = ++writes_;
+    front.begun_ = true;
+    front.id_ = connection_->next_id++;
+    in_flight_.push_back(transfer);
+    if (in_flight_.size() == 1) heard_ = now_ns();
+    connection_->tell_epoch();
+    const u64 head[] = {epoch_, front.number_};
+    const std::span<const char> ranges(reinterpret_cast<const char*>(front.ranges.data()), front.ranges.size() * sizeof(Range));
+    const std::span<const char> numbers(reinterpret_cast<const char*>(head), front.write ? sizeof head : 0);
+    connection_->wire->queue(u16(frame_call + u16(front.write ? Call::write : Call::get)), front.id_, numbers, ranges);
+    return true;
+}
+
+void Transfers::use(std::unique_ptr<Connection> fresh) {
+    connection_ = std::move(fresh);
+    epoch_++;
+}
+
 // With sending_ held.
 void Transfers::pump() {
     Wire& wire = *connection_->wire;
@@ -109,16 +140,9 @@ void Transfers::pump() {
             unsent_ = 0;
             if (to_send_.empty()) break;
             front = to_send_.front();
-            if (!front->begun_) {
-                front->begun_ = true;
-                connection_->tell_epoch();
-                if (!front->write) front->id_ = connection_->next_id++;
-                else if (!front->id_) front->id_ = next_write_++;
-                in_flight_.push_back(front);
-                if (in_flight_.size() == 1) heard_ = now_ns();
-                const auto& ranges = front->ranges;
-                wire.queue(u16(frame_call + u16(front->write ? Call::write : Call::get)), front->id_,
-                           {reinterpret_cast<const char*>(ranges.data()), ranges.size() * sizeof(Range)});
+            if (!front->begun_ && !begin(front)) {
+                to_send_.pop_front();
+                continue;
             }
             // It stays in flight until it is answered, and that is after its last part.
             char* place;
@@ -210,7 +234,7 @@ void Transfers::step() {
     if (!connection_) {
         auto fresh = dial_();
         std::scoped_lock both(sending_, mutex_);
-        adopt(std::move(fresh));
+        use(std::move(fresh));
         heard_ = now_ns();
     }
     bool sending;
@@ -272,23 +296,6 @@ void Transfers::start_again(const std::exception& why) {
         to_send_.push_front(*at);
     }
     in_flight_.clear();
-    change_.notify_all();
-}
-
-// A host that has let go of what this process held may have other arrays at those addresses: what was begun before is not sent again.
-void Transfers::adopt(std::unique_ptr<Connection> fresh) {
-    const WelcomeHead& welcome = fresh->welcome;
-    const bool anew = incarnation_ && (incarnation_ != welcome.incarnation || member_ != welcome.member);
-    incarnation_ = welcome.incarnation;
-    member_ = welcome.member;
-    connection_ = std::move(fresh);
-    if (!anew) return;
-    std::erase_if(to_send_, [&](const std::shared_ptr<Transfer>& transfer) {
-        if (!transfer->broke_) return false;
-        transfer->error_ = lost(*transfer, "it let go of what this process held while this was under way");
-        transfer->done_.store(true, std::memory_order_release);
-        return true;
-    });
     change_.notify_all();
 }
 
@@ -375,7 +382,7 @@ void Transfers::rest(std::unique_lock<std::mutex>& lock) {
         try {
             auto fresh = dial_();
             std::scoped_lock both(sending_, mutex_);
-            if (!connection_ && !driving_) adopt(std::move(fresh));
+            if (!connection_ && !driving_) use(std::move(fresh));
             lost_since_ = 0;
         } catch (const std::exception&) {}  // later, then
     }

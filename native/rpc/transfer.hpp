@@ -44,6 +44,9 @@ private:
     bool next(Cursor& cursor, char*& place, u64& bytes) const;
     Cursor sent_, received_;
     bool begun_ = false;                           // its call is sent
+    u64 number_ = 0;                               // of a write, the same whenever it is sent
+    u64 incarnation_ = 0;                          // of the home that was sent it first, and this process's place there
+    u32 member_ = 0;
     int broke_ = 0;                                // how often the connection did
     u64 id_ = 0;
     std::exception_ptr error_;
@@ -65,13 +68,14 @@ public:
 private:
     void drive(const std::function<bool()>& enough);
     void step();
+    void use(std::unique_ptr<Connection> fresh);   // with both locks
+    bool begin(const std::shared_ptr<Transfer>& transfer);  // with the mutex; false: it cannot be sent again
     void pump();                                   // seals and sends what there is room for
     bool receive();                                // opens what is there
     void nap(bool sending);
     void finish(std::shared_ptr<Transfer> transfer, std::exception_ptr error);
     void start_again(const std::exception& why);
     void fail_all(const std::string& why);
-    void adopt(std::unique_ptr<Connection> fresh); // with both locks
     std::exception_ptr lost(const Transfer& transfer, const std::string& why) const;
     void background();
     void rest(std::unique_lock<std::mutex>& lock);
@@ -93,12 +97,10 @@ private:
     u64 lost_since_ = 0;                           // how long it has not been possible to connect
     std::thread thread_;
     std::unique_ptr<Connection> connection_;       // replaced by the driver, under both locks
+    u64 epoch_ = 0, writes_ = 0;                   // how many connections there were, and numbers of writes
     int poke_ = -1, wake_ = -1;                    // eventfds: the driver has more to send; the thread has work
     std::atomic<u64> heard_ = 0;
     bool lucky_ = true;
-    u64 next_write_ = u64(WRITES) << 56 | 1;       // id of the next write: also of one that is sent again, it stays the same
-    u64 incarnation_ = 0;
-    u32 member_ = 0;                               // our place there, at the last connection
 };
 
 }  // namespace osf::rpc

@@ -140,6 +140,13 @@ bool Space::revive(u64 offset) {
     }
 }
 
+void Space::mend(u64 offset) {
+    u64& state = record(offset).state;
+    const u64 was = load(state);
+    const std::string name = space::name_of(record(offset), meta);
+    if ((was == draft || was == leaving) && (name.empty() || name[0] == HIDDEN) && !revive(offset)) cas(state, was, u64(gone));
+}
+
 void Space::drain_locked() {
     std::vector<u32> batch;
     {

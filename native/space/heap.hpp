@@ -21,6 +21,11 @@ u32 class_of(u64 bytes);       // smallest class that holds them; bytes <= SLAB_
 u64 class_bytes(u32 cls);      // 0: there is no such class
 inline u64 class_slots(u32 cls) { return CHUNK / class_bytes(cls); }
 
+// The range of the space itself has no such room, whatever the system could give.
+struct NoRun : Error {
+    explicit NoRun(const std::string& message) : Error(Code::no_room, message) {}
+};
+
 class Heap {
 public:
     enum Kind { meta, data };

@@ -114,8 +114,8 @@ void Heap::take_extent(u64 count, u64 alignment, bool from_top, u64& root) {
     if (!found) {
         u64 free_pages = load(heap.limit) - load(heap.used);
         lock_drop(heap.lock);
-        throw Error(Code::no_room, "no run of " + std::to_string(count * PAGE) + " bytes is free; free in all: " +
-                                       std::to_string(free_pages * PAGE));
+        if (kind_ == meta) throw Error(Code::no_room, "there is no memory left for metadata: the file system of the space is full, or it has too many arrays");
+        throw NoRun("no run of " + std::to_string(count * PAGE) + " bytes is free; free in all: " + std::to_string(free_pages * PAGE));
     }
     if (!from_top && std::has_single_bit(count) && alignment == 1) heap.hint[power] = page + count;
     store(heap.pending, root_offset(root) | ALLOC);
@@ -167,7 +167,7 @@ bool Heap::grow_meta(u64 count) {
 
 static void commit_range(int fd, u64 at, u64 from, u64 to) {
     if (int error = allocate_file(fd, at + from / PAGE * PAGE, align_up(to, PAGE) - from / PAGE * PAGE))
-        fail_os("no memory for the space's metadata", error);
+        fail_os("the file system of the space has no memory left for metadata", error);
 }
 
 void Heap::commit_maps(u64 from, u64 to) {

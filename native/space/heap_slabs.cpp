@@ -110,7 +110,7 @@ void Heap::unlink(Arena& arena, u64 index) {
 void Heap::commit_chunk(u64 index) {
     int error = allocate_file(control_fd_, map_.chunks + index * sizeof(Chunk), sizeof(Chunk));
     if (!error && kind_ == data) error = allocate_file(control_fd_, map_.slots + index * PAGE, PAGE);
-    if (error) fail_os("no memory for the space's metadata", error);
+    if (error) fail_os("the file system of the space has no memory left for metadata", error);
 }
 
 void Heap::add_chunk(u32 arena_index, u32 cls) {

@@ -185,7 +185,7 @@ void Space::create(const CreateOptions& options) {
         const Folder folder(dir);
         auto make_in = [&](const std::string& name, u64 size) { return make(dir + "/" + name, folder.open(name, fresh), size); };
         File control(make_in("control", layout.control_bytes));
-        File members(make_in("members", layout.members_bytes));
+        File members(make_in("members", layout.members_file_bytes));
         if (!options.backing.empty()) write_backing(dir, options.backing);
         if (!options.device)
             File(options.backing.empty() ? make_in("data", limit * PAGE) : make(options.backing, open_own(options.backing, fresh), limit * PAGE));
@@ -273,7 +273,7 @@ void Space::map_files(const Folder& folder) {
     const int flags = read_only_ ? O_RDONLY : O_RDWR;
     map(control_fd_, 0, layout.control_bytes, !read_only_, "metadata");
     members_fd_ = folder.open("members", O_RDWR);
-    if (size_of(members_fd_) != layout.members_bytes) throw Error(Code::corrupt, directory_ + "/members was truncated or extended");
+    if (size_of(members_fd_) != layout.members_file_bytes) throw Error(Code::corrupt, directory_ + "/members was truncated or extended");
     map(members_fd_, layout.members_at, layout.members_bytes, true, "members");
     data_fd_ = folder.open_data(flags);
     const bool fixed = is_device(data_fd_);

@@ -20,11 +20,15 @@ void Space::check_name(std::string_view name) const {
         throw Error(Code::bad_input, "a name has 1 to " + std::to_string(NAME_MAX_BYTES) + " bytes of UTF-8, got " + std::to_string(name.size()));
 }
 
+// `why`: what the system refused, where the space itself has room; deleting arrays would not help there.
 void Space::no_room(u64 wanted, const std::string& why) {
     u64 limit = data.limit() * PAGE, free_bytes = limit - data.used() * PAGE;
-    throw Error(Code::no_room, "no room for " + std::to_string(wanted) + " bytes in the space '" + header().name + "': " +
-                                   std::to_string(free_bytes) + " of " + std::to_string(limit) + " bytes are free, the longest run has " +
-                                   std::to_string(data.largest_run() * PAGE) + " (" + why + "); delete arrays, close views of deleted ones, or grow the space");
+    std::string found = "no room for " + std::to_string(wanted) + " bytes in the space '" + header().name + "': ";
+    std::string room = std::to_string(free_bytes) + " of " + std::to_string(limit) + " bytes are free";
+    if (!why.empty()) throw Error(Code::no_room, found + why + "; in the space itself " + room);
+    found += room + ", the longest run has " + std::to_string(data.largest_run() * PAGE);
+    if (wanted > layout.reserve) found += ", and there are addresses for " + std::to_string(layout.reserve);
+    throw Error(Code::no_room, found + "; delete arrays, close views of deleted ones, or grow the space");
 }
 
 Held Space::make(const Spec& spec, bool zero) {
@@ -32,17 +36,19 @@ Held Space::make(const Spec& spec, bool zero) {
     if (!spec.name.empty()) check_name(spec.name);
     if (spec.shape.size() > 64 || spec.descr.size() > 4096)
         throw Error(Code::bad_input, "an array has at most 64 dimensions and a dtype description of 4096 bytes");
-    if (spec.nbytes > layout.reserve) no_room(spec.nbytes, "more than all addresses of the space");
+    if (spec.nbytes > layout.reserve) no_room(spec.nbytes, "");
     Held held;
     for (int attempt = 0;; attempt++) {
         try {
             try_make(spec, zero, held);
             return held;
+        } catch (const NoRun&) {
+            if (attempt) no_room(spec.nbytes, "");
         } catch (const Error& error) {
             if (error.code != Code::no_room) throw;
             if (attempt) no_room(spec.nbytes, error.what());
-            collect();
         }
+        collect();
     }
 }
 

@@ -81,6 +81,8 @@ struct CreateOptions {
     bool tiers = false;     // with a flash tier: `bytes` are of that
 };
 
+constexpr char HIDDEN = '\x01';  // first byte of names that users do not see
+
 class Space {
 public:
     static void create(const CreateOptions& options);
@@ -95,6 +97,7 @@ public:
     // Arrays
     Held make(const Spec& spec, bool zero);                  // a draft; anonymous if it has no name: gone at once
     void publish(const Held& held, bool replace);            // the draft under its name
+    void mend(u64 record);                                   // pinned, unnamed or with a hidden name, which somebody who was killed was giving or taking
     void name(const Held& held, std::string_view name);      // an anonymous array
     Held find(std::string_view name);
     Held at(u64 address);                                    // the array around an address

@@ -27,6 +27,43 @@ static void take(Lock& lock, const Members& members, const std::function<bool()>
         if (interrupted()) throw Error(Code::broken_barrier, "gave up waiting for the lock inside a barrier or channel");
 }
 
+// Before a change, under the lock. From here on whoever takes the lock can tell whether the change was made.
+static void begin(u32& last, const Noted* note, u64 after) {
+    if (!note) return;
+    note->told.object = u64(&last);
+    note->told.what = note->what;
+    note->told.after = after;
+    store(note->told.phase, u32(told_begun), std::memory_order_seq_cst);
+    step();
+    store(last, note->number, std::memory_order_seq_cst);
+    step();
+}
+
+static void end(u32& last, const Noted* note) {
+    if (!note) return;
+    store(note->told.phase, u32(note->what == told_wait ? told_waits : told_done), std::memory_order_seq_cst);
+    step();
+    store(last, 0u);
+    step();
+}
+
+// Completes the note of who was killed, if `last` says that somebody was: `count` tells whether the change was made, `then` what is
+// left to be done if it was.
+template <class Count, class Then>
+static void settle(u32& last, const Members& members, const Count& count, const Then& then) {
+    const u32 number = load(last);
+    if (!number) return;
+    Told* told = members.told_of(number);
+    if (told && load(told->phase) == told_begun && told->object == u64(&last) && count(*told) >= told->after) {
+        then(*told);
+        step();
+        store(told->phase, u32(told->what == told_wait ? told_waits : told_done), std::memory_order_seq_cst);
+    }
+    step();
+    store(last, 0u);
+    step();
+}
+
 // Ends the round `generation`: the next one begins with nobody in it. A futex waits on the low half of the word.
 static void next_round(Barrier& barrier, u32 generation) {
     static_assert(offsetof(Barrier, arrived) == offsetof(Barrier, generation) + 4 && offsetof(Barrier, generation) % 8 == 0);
@@ -35,41 +72,31 @@ static void next_round(Barrier& barrier, u32 generation) {
     step();
 }
 
-static void end_badly(Barrier& barrier, bool broken) {
+static void end_badly(Barrier& barrier, bool broken, const Noted* note = nullptr) {
     u32 generation = load(barrier.generation);
     store(barrier.failed, generation + 1);
     step();
     store(barrier.broken, u32(broken));
     step();
     next_round(barrier, generation);
+    end(barrier.last, note);
     lock_drop(barrier.lock);
     futex_wake(barrier.generation, INT_MAX);
 }
 
-u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted) {
-    const u64 start = now_ns();
+static u64 count_of(const Barrier& barrier) { return u64(load(barrier.generation)) << 32 | load(barrier.arrived); }
+
+static void settle_locked(Barrier& barrier, const Members& members) {
+    settle(barrier.last, members, [&](const Told&) { return count_of(barrier); }, [](const Told&) {});
+}
+
+void barrier_settle(Barrier& barrier, const Members& members, const std::function<bool()>& interrupted) {
     take(barrier.lock, members, interrupted);
-    if (load(barrier.broken)) {
-        lock_drop(barrier.lock);
-        throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
-    }
-    u32 generation = load(barrier.generation), place = load(barrier.arrived);
-    if (place >= barrier.parties) {
-        lock_drop(barrier.lock);
-        throw Error(Code::corrupt, "the barrier's bytes were overwritten: " + std::to_string(place) + " of " +
-                                       std::to_string(barrier.parties) + " parties wait");
-    }
-    if (place + 1 == barrier.parties) {
-        next_round(barrier, generation);
-        lock_drop(barrier.lock);
-        futex_wake(barrier.generation, INT_MAX);
-        return 0;
-    }
-    store(barrier.ids[place], members.executor());  // who serves a remote process gives up for it
-    step();
-    store(barrier.arrived, place + 1);
-    step();
+    settle_locked(barrier, members);
     lock_drop(barrier.lock);
+}
+
+static u32 await_round(Barrier& barrier, const Members& members, u32 generation, u32 order, u64 start, long timeout_ns, const std::function<bool()>& interrupted) {
     for (;;) {
         bool in_time = nap(barrier.generation, generation, start, timeout_ns) && !(interrupted && interrupted());
         take(barrier.lock, members, interrupted);
@@ -77,8 +104,9 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
             bool failed = int(load(barrier.failed) - (generation + 1)) >= 0 && load(barrier.failed);
             lock_drop(barrier.lock);
             if (failed) throw Error(Code::broken_barrier, "the barrier broke: a process died, gave up or reset it while others waited");
-            return barrier.parties - 1 - place;
+            return order;
         }
+        settle_locked(barrier, members);
         bool death = false;
         for (u32 at = 0; at < std::min(load(barrier.arrived), barrier.parties); at++) death |= !members.alive(load(barrier.ids[at]));
         if (death || !in_time) {
@@ -91,10 +119,56 @@ u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, cons
     }
 }
 
-// Those who wait learn that their round broke.
-void barrier_reset(Barrier& barrier, const Members& members, const std::function<bool()>& interrupted) {
+u32 barrier_go_on(Barrier& barrier, const Members& members, const Noted& note, long timeout_ns, const std::function<bool()>& interrupted) {
+    u32 order;
+    std::memcpy(&order, note.told.answer, sizeof order);
+    return order ? await_round(barrier, members, u32(note.told.round), order, now_ns(), timeout_ns, interrupted) : 0;
+}
+
+u32 barrier_wait(Barrier& barrier, const Members& members, long timeout_ns, const std::function<bool()>& interrupted, const Noted* note) {
+    const u64 start = now_ns();
     take(barrier.lock, members, interrupted);
-    end_badly(barrier, false);
+    settle_locked(barrier, members);
+    if (load(barrier.broken)) {
+        lock_drop(barrier.lock);
+        throw Error(Code::broken_barrier, "the barrier is broken: a process died or gave up while others waited; reset() it");
+    }
+    u32 generation = load(barrier.generation), place = load(barrier.arrived);
+    if (place >= barrier.parties) {
+        lock_drop(barrier.lock);
+        throw Error(Code::corrupt, "the barrier's bytes were overwritten: " + std::to_string(place) + " of " +
+                                       std::to_string(barrier.parties) + " parties wait");
+    }
+    const u32 order = barrier.parties - 1 - place;
+    if (note) {
+        note->told.round = generation;
+        note->told.bytes = sizeof order;
+        std::memcpy(note->told.answer, &order, sizeof order);
+    }
+    if (!order) {
+        begin(barrier.last, note, u64(generation + 1) << 32);
+        next_round(barrier, generation);
+        end(barrier.last, note);
+        lock_drop(barrier.lock);
+        futex_wake(barrier.generation, INT_MAX);
+        return 0;
+    }
+    begin(barrier.last, note, u64(generation) << 32 | (place + 1));
+    store(barrier.ids[place], note ? members.id() : members.executor());  // without a note, who serves a remote process gives up for it
+    step();
+    store(barrier.arrived, place + 1);
+    step();
+    end(barrier.last, note);
+    lock_drop(barrier.lock);
+    return await_round(barrier, members, generation, order, start, timeout_ns, interrupted);
+}
+
+// Those who wait learn that their round broke.
+void barrier_reset(Barrier& barrier, const Members& members, const std::function<bool()>& interrupted, const Noted* note) {
+    take(barrier.lock, members, interrupted);
+    settle_locked(barrier, members);
+    begin(barrier.last, note, u64(load(barrier.generation) + 1) << 32);
+    end_badly(barrier, false, note);
 }
 
 // Holds a channel's lock, through exceptions too; or not, if it is not to be had in time. A dead owner leaves nothing to repair.
@@ -121,11 +195,35 @@ static std::string hidden_name(const Held& channel, u64 number, const Channel& o
     return HIDDEN + std::to_string(channel.record) + "/" + std::to_string(number % of.capacity);
 }
 
+// A receive that was cut behind its commit leaves the hidden name of what it took.
+static void settle_locked(Space& space, const Held& held, Channel& channel) {
+    settle(channel.last, space.members, [&](const Told& told) { return load(told.what == told_receive ? channel.head : channel.tail); },
+           [&](const Told& told) {
+               if (told.what != told_receive || slot_at(channel, told.after - 1).kind != 2) return;
+               space.remove(hidden_name(held, told.after - 1, channel));
+               if (told.pin) space.mend(told.record);
+           });
+}
+
+bool channel_settle(Space& space, const Held& held, long timeout_ns) {
+    Channel& channel = channel_at(space, held);
+    Guard guard(channel.lock, space.members, timeout_ns);
+    if (guard.held) settle_locked(space, held, channel);
+    return guard.held;
+}
+
+// Whether an array has its hidden name only because a send was killed before its commit; then it is taken from it.
+static bool left_over(Space& space, const Held& held, const Channel& channel, const std::string& name) {
+    for (u64 number = load(channel.head); number < load(channel.tail); number++)
+        if (hidden_name(held, number, channel) == name) return false;
+    return name.starts_with(HIDDEN + std::to_string(held.record) + "/") && space.remove(name);
+}
+
 static void refuse_deleted(const Channel& channel) {
     if (load(channel.deleted)) throw Error(Code::unknown_name, "the channel was deleted; make it anew, with space.channel()");
 }
 
-bool channel_send(Space& space, const Held& held, std::string_view bytes, const Held* array, long timeout_ns) {
+bool channel_send(Space& space, const Held& held, std::string_view bytes, const Held* array, long timeout_ns, const Noted* note) {
     Channel& channel = channel_at(space, held);
     if (bytes.size() + sizeof(Slot) > channel.slot_bytes)
         throw Error(Code::bad_input, "a message of " + std::to_string(bytes.size()) + " bytes does not fit this channel (at most " +
@@ -134,6 +232,7 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
     for (;;) {
         Guard guard(channel.lock, space.members, timeout_ns);
         if (!guard.held) return false;
+        settle_locked(space, held, channel);
         refuse_deleted(channel);
         u64 tail = load(channel.tail);
         if (tail - load(channel.head) < channel.capacity) {
@@ -141,10 +240,12 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
             slot.length = u32(bytes.size());
             slot.kind = 0;
             slot.record = array ? array->record : 0;
+            if (array && note && note->again) space.mend(array->record);
             u64 state = array ? load(space.record(*array).state) : u64(gone);
             if (state == draft) throw Error(Code::bad_input, "a draft cannot be sent; publish it first");
-            if (state == live) {
-                if (space.name_of(*array).starts_with(HIDDEN))
+            const std::string has = state == live ? space.name_of(*array) : "";
+            if (state == live && !(has.starts_with(HIDDEN) && left_over(space, held, channel, has))) {
+                if (has.starts_with(HIDDEN))
                     throw Error(Code::bad_input, "this unnamed array is under way in a channel already; give it a name to send it twice");
                 slot.kind = 1;
             } else if (array) {
@@ -156,9 +257,11 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
             }
             std::memcpy(slot.bytes, bytes.data(), bytes.size());
             step();
+            begin(channel.last, note, tail + 1);
             store(channel.tail, tail + 1);
             store(channel.items, load(channel.items) + 1);
             step();
+            end(channel.last, note);
             guard.drop();
             futex_wake(channel.items, 1);
             return true;
@@ -169,12 +272,13 @@ bool channel_send(Space& space, const Held& held, std::string_view bytes, const 
     }
 }
 
-bool channel_receive(Space& space, const Held& held, Message& message, long timeout_ns) {
+bool channel_receive(Space& space, const Held& held, Message& message, long timeout_ns, const Noted* note) {
     Channel& channel = channel_at(space, held);
     const u64 start = now_ns();
     for (;;) {
         Guard guard(channel.lock, space.members, timeout_ns);
         if (!guard.held) return false;
+        settle_locked(space, held, channel);
         refuse_deleted(channel);
         u64 head = load(channel.head);
         if (head == load(channel.tail)) {
@@ -189,22 +293,32 @@ bool channel_receive(Space& space, const Held& held, Message& message, long time
         message.kind = slot.kind;
         message.bytes.assign(slot.bytes, slot.length);
         bool lost = false;
+        const std::string name = slot.kind == 2 ? hidden_name(held, head, channel) : slot.kind ? message.bytes : "";
         if (slot.kind) {
-            std::string name = slot.kind == 1 ? message.bytes : hidden_name(held, head, channel);
             message.array = space.find(name);
             step();
-            if (slot.kind == 2) {
-                if (message.array) space.remove(name);
-                else lost = true;  // it went with a receiver that was killed after taking it
-            } else if (message.array && message.array.record != slot.record) {
+            lost = slot.kind == 2 && !message.array;
+            if (slot.kind == 1 && message.array && message.array.record != slot.record) {
                 space.release(message.array);
                 message.array = {};
             }
         }
+        if (note && !lost) {
+            try {
+                note->keep(message);
+            } catch (...) {
+                if (message.array) space.release(message.array);
+                throw;
+            }
+        }
         step();
+        if (!lost) begin(channel.last, note, head + 1);
+        const bool hidden = slot.kind == 2 && !lost;
         store(channel.head, head + 1);
         store(channel.room, load(channel.room) + 1);
         step();
+        if (hidden) space.remove(name);  // after the commit: who is killed between leaves it to the next use of that slot
+        if (!lost) end(channel.last, note);
         guard.drop();
         futex_wake(channel.room, 1);
         if (!lost) return true;
@@ -222,6 +336,7 @@ void channel_discard(Space& space, const Held& held, const std::function<bool()>
     {
         take(channel.lock, space.members, interrupted);
         Guard guard(channel.lock);
+        settle_locked(space, held, channel);
         store(channel.deleted, 1u);
         step();
         for (u64 number = 0; number < channel.capacity; number++) space.remove(hidden_name(held, number, channel));

@@ -142,7 +142,7 @@ void restore_space(Disk& disk, const std::string& directory, const std::string& 
     check_fits(durable, files, capacity);
     const Layout layout(durable.reserve);
     const Header header = header_for(journal, files[0], name, boot_id, backing);
-    const Descriptor control(make_in(directory, "control", layout.control_bytes)), members(make_in(directory, "members", layout.members_bytes));
+    const Descriptor control(make_in(directory, "control", layout.control_bytes)), members(make_in(directory, "members", layout.members_file_bytes));
     if (!backing.empty()) write_backing(directory, backing);
     const u64 bytes = durable.units * UNIT;
     const Descriptor data(backing.empty() ? make_in(directory, "data", bytes) : sized(backing, open_own(backing, MAKE, MODE), bytes));

@@ -140,7 +140,6 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys: pytest.CaptureFixture[str
     assert "no file" in refused(capsys, tmp_path / "none.py", "--budget", "1MiB")
     assert "plan run MODEL" in refused(capsys, file, "--budget", "1MiB", "--weights", file)
     assert "expected MODEL, run MODEL or check MODEL" in refused(capsys, "go", file, "--budget", "1MiB")
-    assert "cannot be written" in refused(capsys, file, "--budget", "1MiB", "--fabric", "laptop", "--svg", "/no/x.svg")
     for text, message in (
         ("model = 3\ninputs = 3", "of type int"),
         ("x = 1", "has no `model`"),

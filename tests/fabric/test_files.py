@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import Fabric, Figure, Place, local_path, presets
+from openshelf.fabric.fields import nearest
 from openshelf.fabric.yaml_reader import parse
 
 from .fabrics import chain, fabrics
@@ -294,3 +295,10 @@ def test_every_preset_is_valid_and_prices_all_its_ways(name: str) -> None:
     for source in fabric.places:
         for target in fabric.places:
             assert fabric.cost(1 << 20, source.name, target.name).source == "assumed"
+
+
+def test_a_part_of_a_name_is_answered_with_the_names_that_have_it() -> None:
+    assert nearest("aec", ["aoc", "copper-aec", "trace", "wafer"]) == "; did you mean 'copper-aec' or 'aoc' or 'wafer'?"
+    made = nearest("cxl-switch", ["nvswitch-2", "ub-switch", "cxl-pbr"])
+    assert made.startswith("; did you mean 'ub-switch' or 'cxl-pbr'")
+    assert nearest("gb20-nvl72", ["gb200-nvl72", "laptop"]) == "; did you mean 'gb200-nvl72'?"

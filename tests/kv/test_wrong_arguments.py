@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openshelf import KVPool, Layout
-from openshelf.errors import BadInput, Closed, Mismatch
+from openshelf.errors import BadInput, Closed, Mismatch, OutOfRange
 from openshelf.kv import describe, pools, root_key
 from openshelf.space import Space
 from tests.junk import raw_errors, raw_errors_of_methods
@@ -28,7 +28,7 @@ def test_layouts() -> None:
         assert raw_errors(_with(argument, lambda given: Layout(**{**LAYOUT, **given}))) == []
     assert (
         raw_errors_of_methods(
-            layout, {"tokens": 4, "array": np.zeros(3), "shape": (3,), "what": "it"}, ("check_array",)
+            layout, {"tokens": 4, "layer": 0, "array": np.zeros(3), "shape": (3,), "what": "it"}, ("check_array",)
         )
         == []
     )
@@ -94,3 +94,27 @@ def test_what_was_expected_is_named(space: Space) -> None:
     space.close()
     with pytest.raises(Closed, match="open it again"):
         KVPool(space, layout)
+
+
+def test_layers_are_counted_as_blocks_are(space: Space) -> None:
+    pool = KVPool(space, Layout(**LAYOUT), block_tokens=4)  # type: ignore[arg-type]
+    cache = np.arange(np.prod(pool.layout.shape(8)), dtype="float32").reshape(pool.layout.shape(8))
+    with pool.draft(range(8)) as draft:
+        assert repr(draft) == "Draft(tokens 0 to 8)"
+        draft.put_layer(0, cache[0])
+        draft.put_layer(-1, cache[1])
+        with pytest.raises(OutOfRange, match="layer 2 is out of range for a layout of 2 layers"):
+            draft.put_layer(2, cache[1])
+    with pool.match(range(8)) as hit:
+        assert np.array_equal(hit.read_layer(-1), cache[1])
+        assert np.array_equal(hit.layer(-1)[0], hit.layer(1)[0])
+        for layer in (2, -3):
+            with pytest.raises(OutOfRange, match=f"layer {layer} is out of range for a layout of 2 layers"):
+                hit.layer(layer)
+
+
+def test_what_is_no_row_of_tokens_is_named(space: Space) -> None:
+    pool = KVPool(space, Layout(**LAYOUT), block_tokens=4)  # type: ignore[arg-type]
+    for wrong in (None, 5, "abc"):
+        with pytest.raises(Mismatch, match=f"got {wrong!r}; a key of plain values is text or bytes"):
+            pool.match(wrong)

@@ -7,7 +7,12 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 
+import pytest
+
+from openshelf import _core
+from openshelf.errors import OpenshelfError
 from openshelf.space.hosts.urls import split
 from tests.processes import PATIENCE
 from tests.space.hosts import losing
@@ -15,7 +20,7 @@ from tests.space.hosts.harness import worker
 from tests.space.hosts.harness.cluster import Cluster
 
 FLOOD = 600
-ALLOWED = 200  # threads of a keeper, of which 64 may listen to strangers
+ALLOWED = 200  # threads of a keeper, of which 64 may listen to strangers, and 64 to those who say nothing more
 
 
 def _threads(pid: int) -> int:
@@ -38,15 +43,29 @@ def _flood(address: tuple[str, int], over: threading.Event) -> None:
             key.fileobj.close()  # type: ignore[union-attr]
 
 
-def test_a_flood_of_connections_that_say_nothing_keeps_no_host_out() -> None:
+def _stay_silent(address: tuple[str, int], key: bytes, over: threading.Event) -> None:
+    """As many that prove the key and then say nothing, a new one for the oldest."""
+    silent: deque[_core.Wire] = deque(maxlen=FLOOD)
+    while not over.is_set():
+        with contextlib.suppress(OpenshelfError):
+            silent.append(_core.Wire.connect(*address, key, 1.0))
+
+
+@pytest.mark.parametrize("proven", [False, True], ids=["unproven", "proven"])
+def test_a_flood_of_connections_that_say_nothing_keeps_no_host_out(proven: bool) -> None:
     with Cluster(2) as two:
         home = two[0].peer()
         home.call(worker.enter, two[0].url())
         home.call(losing.put, "a", 7)
         (keeper,) = two[0].keepers()
-        over, most = threading.Event(), 0
-        flood = threading.Thread(target=_flood, args=(split(two[0].address), over))
-        flood.start()
+        over, most, address = threading.Event(), 0, split(two[0].address)
+        floods = [threading.Thread(target=_flood, args=(address, over))]
+        if proven:
+            floods = [
+                threading.Thread(target=_stay_silent, args=(address, bytes.fromhex(two.key), over)) for _ in range(2)
+            ]
+        for flood in floods:
+            flood.start()
         try:
             time.sleep(0.5)
             other, start = two[1].peer(), time.monotonic()
@@ -57,7 +76,9 @@ def test_a_flood_of_connections_that_say_nothing_keeps_no_host_out() -> None:
             other.finish()
             assert other.call(losing.hold, "a")
             assert other.call(losing.values) == [7]
+            most = max(most, _threads(keeper))
         finally:
             over.set()
-            flood.join()
+            for flood in floods:
+                flood.join()
         assert 0 < most < ALLOWED

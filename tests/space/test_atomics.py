@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import BadAddress, BadInput, Mismatch
+from openshelf.errors import BadAddress, BadInput, Mismatch, OutOfRange
 from tests.processes import Peer, State
 from tests.space import shelf
 
@@ -109,7 +109,7 @@ def test_words_of_wrong_type_place_or_width_are_refused(space: Space) -> None:
         space.at(array.address + 2, 2, "int32").atomic()
     assert space.at(array.address + 4, 2, "int32").atomic(1).load() == 0
     for index in (-1, 8):
-        with pytest.raises(BadAddress, match="out of range"):
+        with pytest.raises(OutOfRange, match="out of range"):
             space.at(array.address, 8, "int64").atomic(index)
     with pytest.raises(Mismatch, match="4-byte word"):
         space.zeros("l", 1, "int64").atomic().wait(0)

@@ -203,6 +203,20 @@ def _fill_until_refused(nbytes: int) -> int:
     raise AssertionError("never full")
 
 
+@needs_root
+def test_a_full_file_system_is_said_and_not_a_full_space(small: Path) -> None:
+    with Space.create("shelf", "16MiB") as space:
+        (small / "ballast").write_bytes(bytes(os.statvfs(small).f_bavail * os.statvfs(small).f_frsize))
+        for nbytes in (100, 8 << 20):
+            with pytest.raises(NoRoom, match=r"the file system.*; in the space itself 16777216 of") as error:
+                space.zeros("a", nbytes, "uint8")
+            assert "delete arrays" not in str(error.value)
+        (small / "ballast").unlink()
+        space.zeros("a", 8 << 20, "uint8")
+        with pytest.raises(NoRoom, match=r"bytes are free, the longest run has \d+; delete arrays"):
+            space.zeros("b", 9 << 20, "uint8")
+
+
 def test_files_that_are_missing_or_cut_are_errors(home: Path) -> None:
     Space.create("shelf", "16MiB").close()
     for name in ("control", "members", "data"):

@@ -13,9 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openshelf import Space, Table
+from openshelf import Space, Table, _core
 from openshelf.errors import BadInput, Closed, NoRoom, UnknownName
-from openshelf.tables import SGD, Adagrad, DynamicIds, KeyedTable, Normal, export_table, restore_table, save_table
+from openshelf.tables import (
+    SGD,
+    Adagrad,
+    DynamicIds,
+    KeyedTable,
+    Normal,
+    bag_many,
+    export_table,
+    restore_table,
+    save_table,
+)
 
 DIM = 16
 
@@ -54,6 +64,34 @@ def test_a_key_gets_a_row_when_it_came_often_enough(space: Space) -> None:
     np.testing.assert_array_equal(other.lookup(keys), table.lookup(keys))
     sums = table.bag(np.array([5, 6, -7]), [0, 2], "sum")  # 6 has no row: zeros
     np.testing.assert_array_equal(sums, table.lookup([5, -7]))
+
+
+@pytest.mark.parametrize("kernels", _core.table_kernels())
+def test_look_ups_of_many_keys_find_what_a_dict_finds(space: Space, kernels: str) -> None:
+    """More keys than are looked for at a time, some twice, a part of them without rows, in bags of any size."""
+    _core.choose_table_kernels(kernels)
+    try:
+        table, chance = _table(space, 3000, after=1), np.random.default_rng(1)
+        known = chance.choice(1 << 30, 2600, replace=False).astype(np.int64)
+        table.write(known, chance.normal(size=(2600, DIM)))
+        rows = {int(key): row for key, row in zip(known, table.lookup(known), strict=True)}
+        assert sum(row.any() for row in rows.values()) == table.stat()["keys"] > 2500
+        keys = np.concatenate([chance.choice(known, 3000), chance.integers(1 << 30, size=1500)])
+        chance.shuffle(keys)
+        expected = np.array([rows.get(int(key), np.zeros(DIM)) for key in keys], np.float32)
+        offsets = np.sort(np.append(chance.choice(len(keys), 300), 0))
+        offsets[100:104] = offsets[100]  # empty ones
+        plain = Table.create(space, "plain", rows=len(keys), dim=DIM, init=expected)
+        sums = plain.bag(np.arange(len(keys)), offsets)
+        for given in (keys, keys.astype(np.int32)):
+            for consistent in (False, True):
+                assert np.array_equal(table.lookup(given, consistent=consistent), expected)
+                assert np.array_equal(table.bag(given, offsets, consistent=consistent), sums)
+        both = bag_many([plain, table], [np.arange(len(keys)), keys], [offsets, offsets])
+        assert np.array_equal(both[0], both[1])
+        assert table.lookup(keys[:0]).shape == (0, DIM)
+    finally:
+        _core.choose_table_kernels("")
 
 
 def test_bad_keys_and_calls_are_refused(space: Space) -> None:
@@ -108,6 +146,7 @@ def test_a_full_table_says_what_it_cannot_take_and_is_restored_whole(space: Spac
     for_old = json.loads(said.read_text())
     for part in for_old["parts"]:
         del part["places"]
+    del for_old["crc32"]
     said.write_text(json.dumps(for_old))
     with pytest.raises(NoRoom, match=r"of the 2048 keys of the checkpoint .* find no row"):
         restore_table(space, "old", tmp_path / "saved")

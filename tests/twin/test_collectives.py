@@ -204,3 +204,13 @@ def test_what_cannot_be_is_refused() -> None:
         twin.collective("all_reduce", math.nan)
     with pytest.raises(BadInput, match="different ranks"):
         twin.collective("all_reduce", S, ranks=[0, 0])
+
+
+def test_a_rank_waits_for_all_that_came_and_not_only_for_the_last() -> None:
+    """Of five ranks in two nodes the fifth's bytes come late, and its partner has them in all that it sends later."""
+    inside, leaf = SwitchClass("node", 4), SwitchClass("leaf", 8)
+    twin = Twin(top.rail_optimised(2, 4, 2, 1, LinkClass("x", 10 * B, 1e-7), inside, LINK, LINK, leaf))
+    far = twin.send(4, 0, S)
+    for how, near in (("auto", 1e-9), ("graph", 1e-9), ("steps", 0.12)):
+        made = twin.collective("all_reduce", S, algorithm="doubling", ranks=range(5), how=how)
+        assert made.seconds == pytest.approx(2 * far, rel=near), how

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from openshelf.errors import BadInput, UnknownName
@@ -106,3 +107,11 @@ def test_without_a_library_there_is_no_law_to_ask() -> None:
     twin = Twin(preset("dgx-h100-ib"))
     with pytest.raises(BadInput, match="no list of flows"):
         twin.add(twin.tasks(), "all_reduce", 1 << 20, algorithm="library")
+
+
+def test_an_incomplete_domain_has_only_the_rails_of_its_ranks() -> None:
+    fabric, size = few(preset("dgx-h100-ib"), 2), 1 << 30
+    assert domain(fabric, np.array([8, *range(8)])).sizes == (1, 8)
+    for count in (9, 12, 16):
+        made = Twin(fabric).collective("all_reduce", size, algorithm="library", ranks=range(count))
+        assert made.seconds >= size / 50e9 / (count - 8)

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NoReturn
 
 from openshelf.cli import (
     completion,
@@ -29,6 +29,7 @@ from openshelf.cli import (
     tour,
     twin,
 )
+from openshelf.cli._examples import hand_examples_down
 from openshelf.cli._screen import printable
 from openshelf.errors import OpenshelfError
 
@@ -40,8 +41,19 @@ _EPILOG = """\
 make nothing, start nothing and join nothing."""
 
 
+class _WrongUsage(Exception):
+    """Arguments that a command does not take: what is wrong with them, and how it is used."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
 class _Parser(argparse.ArgumentParser):
     """Says itself what it does not know: argparse leaves it to the outermost, which shows how that is used."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _WrongUsage(message, f"{self.format_usage()}{self.prog}: error: {message}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
@@ -62,6 +74,7 @@ def command_line() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
+    hand_examples_down(parser)
     parser.set_defaults(whole=parser)
     return parser
 
@@ -79,15 +92,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(args.run(args))
         finally:
             sys.stdout.flush()
+    except _WrongUsage as wrong:
+        if "--json" in (sys.argv[1:] if argv is None else argv):
+            print(json.dumps({"error": "BadInput", "message": str(wrong)}))
+        else:
+            print(printable(wrong.usage), file=sys.stderr)
+        return 2
     except BrokenPipeError:  # who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not to fail at the exit
         return 141
     except OpenshelfError as error:
-        if getattr(args, "json", False):
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        else:
-            print(f"openshelf: {printable(str(error))}", file=sys.stderr)
-        return 1
+        return _said(args, type(error).__name__, str(error))
+    except OSError as error:  # of a file that an argument names
+        if error.filename is None:
+            raise
+        return _said(args, "OSError", f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only say where the process ends
         return 130
+
+
+def _said(args: argparse.Namespace, error: str, message: str) -> int:
+    if getattr(args, "json", False):
+        print(json.dumps({"error": error, "message": message}))
+    else:
+        print(f"openshelf: {printable(message)}", file=sys.stderr)
+    return 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 _COMPLETES = "completes"
 SPACES, FILES = "spaces", "files"
@@ -26,6 +28,24 @@ def add_hosts(parser: argparse.ArgumentParser, help: str = "with a URL: the host
 
 def add_json(parser: argparse.ArgumentParser, help: str = "print JSON") -> None:
     parser.add_argument("--json", action="store_true", help=help)
+
+
+def output_file(text: str) -> Path:
+    """The type of an argument that names a file to write: what cannot be is said before a long computation, not after.
+
+    A file that is there is overwritten.
+    """
+    path = Path(text).expanduser()
+    reason = ""
+    if path.is_dir():
+        reason = "it is a directory"
+    elif not path.parent.is_dir():
+        reason = f"there is no directory {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "this user may not write there"
+    if reason:
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: {reason}")
+    return path
 
 
 def completes(action: argparse.Action) -> str:

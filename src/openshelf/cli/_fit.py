@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from openshelf.cli._arguments import output_file
 from openshelf.cli._screen import console
 from openshelf.show import format_time
 from openshelf.space import format_size
@@ -39,8 +40,12 @@ def add_fit(parts: Any) -> argparse.ArgumentParser:
     parser.add_argument("--fabric", metavar="NAME", help="whose wires are meant: their public rates bound the fit")
     parser.add_argument("--link", type=float, metavar="BYTES_PER_S", help="a link's public rate, without --fabric")
     parser.add_argument("--hold", type=int, nargs="+", default=[], metavar="RANKS", help="rank counts only predicted")
-    parser.add_argument("--output", metavar="PATH", help="write the library as YAML that a fabric can include")
-    parser.add_argument("--ledger", metavar="PATH", help="append what went into it (default: OUTPUT.ledger.jsonl)")
+    parser.add_argument(
+        "--output", type=output_file, metavar="PATH", help="write the library as YAML that a fabric can include"
+    )
+    parser.add_argument(
+        "--ledger", type=output_file, metavar="PATH", help="append what went into it (default: OUTPUT.ledger.jsonl)"
+    )
     parser.set_defaults(run=run_fit)
     return parser
 

@@ -27,16 +27,18 @@ class Named:
     weights: Any
 
 
-def load_model(path: Path, *, train: bool, batch: int, length: int) -> Named:
+def load_model(path: Path, *, train: bool, batch: int | None, length: int | None) -> Named:
     """The model that `path` is of, in the mode for running or for training."""
     if path.is_dir():
         path = path / "config.json"
     if not path.is_file():
         raise BadInput(f"there is no file {str(path)!r}: give a Python file, a config.json, or a folder with one")
     if path.suffix == ".py":
+        if batch is not None or length is not None:
+            raise BadInput(f"--batch and --length go with a config: {path.name} makes its inputs itself")
         return _from_python(path, train)
     if path.suffix == ".json":
-        return _from_config(path, train, batch, length)
+        return _from_config(path, train, 1 if batch is None else batch, 128 if length is None else length)
     raise BadInput(f"{str(path)!r} is neither a Python file (.py) nor a config of transformers (.json)")
 
 

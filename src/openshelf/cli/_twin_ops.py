@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_json
+from openshelf.cli._arguments import add_json, output_file
 from openshelf.errors import BadInput
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add(parts: Any) -> None:
     one.set_defaults(run=run_import)
     two = _add(inner, "fit", "fit laws of few constants, with their error on shapes left out")
     two.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="a table, or a folder of tables")
-    two.add_argument("--out", type=Path, metavar="FILE", help="write the laws as YAML")
+    two.add_argument("--out", type=output_file, metavar="FILE", help="write the laws as YAML")
     two.add_argument("--source", default="", metavar="TEXT", help="where the tables are from, to be kept with the laws")
     two.set_defaults(run=run_fit)
     three = _add(inner, "show", "laws and tables, or the seconds of one operator and how they are known")

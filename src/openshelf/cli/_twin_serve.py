@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
@@ -89,12 +89,18 @@ def add_serve(parts: Any) -> None:
     parser.add_argument("--slo", metavar="TTFT,TPOT", help="seconds: also goodput, requests a second that keep both")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="settings simulated at once (1)")
     parser.add_argument(
-        "--done", type=Path, metavar="FILE", help="outcomes are added to it, and taken from it where they are there"
+        "--done",
+        type=output_file,
+        metavar="FILE",
+        help="outcomes are added to it, and taken from it where they are there",
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the curve")
+    parser.add_argument("--csv", type=output_file, metavar="FILE", help="write the figures")
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the curve")
     parser.add_argument(
-        "--timeline", type=Path, metavar="FILE", help="steps of the first setting, for ui.perfetto.dev, .json[.gz]"
+        "--timeline",
+        type=output_file,
+        metavar="FILE",
+        help="steps of the first setting, for ui.perfetto.dev, .json[.gz]",
     )
     add_json(parser)
     parser.set_defaults(run=run_serve)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.errors import BadInput
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def add(parts: Any) -> None:
     one.add_argument(
         "--offload", default="", metavar="KINDS", help="weights, optimizer, activations; several by commas"
     )
-    one.add_argument("--timeline", type=Path, metavar="FILE", help="write every pass of the pipeline as CSV")
+    one.add_argument("--timeline", type=output_file, metavar="FILE", help="write every pass of the pipeline as CSV")
     one.set_defaults(run=run_train)
     two.add_argument("--keep", type=int, default=5, metavar="N", help="how many plans to show (5)")
     two.add_argument("--offload", action="store_true", help="try offload of optimizer and activations, too")
@@ -113,6 +112,7 @@ def _plain(step: Step, constants: Constants) -> dict[str, Any]:
     return {
         "model": step.model.name, "cluster": step.cluster.name, "accelerator": step.cluster.accelerator.name,
         "seconds": step.seconds, "mfu": step.mfu, "error": constants.error, "constants": constants.name,
+        "measured": step.plan.dtype in constants.measured.get(step.cluster.accelerator.name, ()),
         "by_cause_s": step.by_cause, "exposed_s": step.exposed_s, "memory_bytes": memory,
         "plan": {name: getattr(step.plan, name) for name in step.plan.__dataclass_fields__},
     }  # fmt: skip
@@ -142,7 +142,7 @@ def _print_step(step: Step, constants: Constants) -> None:
     )
     if step.memory.host:
         print(f"in host memory: {format_size(int(step.memory.host))} for each device")
-    print(f"about {100 * constants.error:.0f} % off, by constants {constants.name} ({constants.source})")
+    print(constants.accuracy(step.cluster, step.plan.dtype))
 
 
 def _print_found(best: tuple[Step, ...], constants: Constants) -> None:
@@ -165,4 +165,4 @@ def _print_found(best: tuple[Step, ...], constants: Constants) -> None:
             "no difference shown" if close else "",
         )  # fmt: skip
     console().print(table)
-    print(f"about {100 * constants.error:.0f} % off, by constants {constants.name} ({constants.source})")
+    print(constants.accuracy(best[0].cluster, best[0].plan.dtype))

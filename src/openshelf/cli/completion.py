@@ -15,15 +15,12 @@ from openshelf.cli._shells import SCRIPTS
 from openshelf.cli._tree import commands_of
 
 _EPILOG = """\
-to have it in every shell:
-  bash   openshelf completion bash > ~/.local/share/bash-completion/completions/openshelf
-  zsh    openshelf completion zsh > "${fpath[1]}/_openshelf"
-  fish   openshelf completion fish > ~/.config/fish/completions/openshelf.fish
-
-to try it in this one:
-  bash   source <(openshelf completion bash)
-  zsh    source <(openshelf completion zsh)
-  fish   openshelf completion fish | source"""
+examples:
+  openshelf completion bash > ~/.local/share/bash-completion/completions/openshelf    in every bash
+  openshelf completion zsh > "${fpath[1]}/_openshelf"                                 in every zsh
+  openshelf completion fish > ~/.config/fish/completions/openshelf.fish               in every fish
+  source <(openshelf completion bash)                                                 in this shell; zsh likewise
+  openshelf completion fish | source"""
 
 
 def add(commands: Any) -> None:

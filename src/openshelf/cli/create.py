@@ -8,6 +8,7 @@ from typing import Any
 
 from openshelf.cli._arguments import add_json
 from openshelf.cli._screen import printable
+from openshelf.errors import NameTaken
 from openshelf.space import Space, format_size
 
 _EPILOG = """\
@@ -28,7 +29,7 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="1 to 64 letters, digits, '_', '-', '.'")
+    parser.add_argument("name", metavar="NAME", help="1 to 64 of a-z, A-Z, 0-9, '_', '-', '.'")
     parser.add_argument("--dram", required=True, metavar="SIZE", help="memory that it may take, such as 2GiB")
     parser.add_argument(
         "--flash", action="append", metavar="PATH:SIZE", help="a file behind it, such as /var/tmp/shelf:64GiB: then it "
@@ -45,10 +46,14 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with Space.create(
-        args.name, args.dram, flash=args.flash, durable=args.durable, exist_ok=args.exist_ok, backing=args.backing,
-        group=args.group,
-    ) as space:  # fmt: skip
+    try:
+        space = Space.create(
+            args.name, args.dram, flash=args.flash, durable=args.durable, exist_ok=args.exist_ok,
+            backing=args.backing, group=args.group,
+        )  # fmt: skip
+    except NameTaken as error:
+        raise NameTaken(str(error).replace("pass exist_ok=True", "give --exist-ok")) from None
+    with space:
         facts = space.describe()
     if args.json:
         print(json.dumps({key: facts[key] for key in ("name", "bytes", "base", "backing")}))

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.cli._fit import add_fit
 from openshelf.cli._screen import console, printable
 
@@ -24,7 +24,11 @@ examples:
   openshelf fabric diff dgx-h100-ib dgx-h100-roce    what differs
   openshelf fabric schema > fabric.json              the file's format, as a JSON schema
   openshelf fabric compare --svg compare.svg         loads and stores against messages on the same wires
+  openshelf fabric derived                           published figures that follow from others, computed
   openshelf fabric fit *.txt --fabric dgx-h100-ib --output fit.yaml  calibrate on nccl-tests' output"""
+
+
+_LISTS = ("presets", "generators", "media", "switches", "protocols")
 
 
 def add(commands: Any) -> None:
@@ -38,7 +42,7 @@ def add(commands: Any) -> None:
     parts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     show = parts.add_parser("show", help="a summary", description="Shows a fabric; without a name, lists the presets.")
     add_files(show, "fabric", nargs="?", help=_NAME)
-    show.add_argument("--svg", metavar="PATH", help="write a picture of the topology")
+    show.add_argument("--svg", type=output_file, metavar="PATH", help="write a picture of the topology")
     show.set_defaults(run=run_show)
     lists = parts.add_parser(
         "ls",
@@ -46,7 +50,7 @@ def add(commands: Any) -> None:
         description="Lists the media, switches, protocols and presets that come with the package, or the generators of "
         "topologies with their parameters.",
     )
-    lists.add_argument("what", choices=("media", "switches", "protocols", "presets", "generators"), help="of what")
+    lists.add_argument("what", nargs="?", choices=_LISTS, default="presets", help="of what (presets)")
     lists.set_defaults(run=run_ls)
     check = parts.add_parser("check", help="is the file valid", description="Checks a fabric; lists what is assumed.")
     add_files(check, "fabric", help=_NAME)
@@ -72,7 +76,7 @@ def add(commands: Any) -> None:
     wires.add_argument("--switches", type=int, default=1, help="on the way (1), of 240 ns each")
     wires.add_argument("--access", choices=("load", "store"), default="load", help="fetch bytes, or push them (load)")
     wires.add_argument("--pieces", type=int, default=1, help="so many of each size, from scattered places (1)")
-    wires.add_argument("--svg", metavar="PATH", help="write a plot")
+    wires.add_argument("--svg", type=output_file, metavar="PATH", help="write a plot")
     wires.set_defaults(run=run_compare)
     following = parts.add_parser(
         "derived",

@@ -108,7 +108,7 @@ def _show(found: list[dict[str, Any]]) -> None:
             state,
             _or_blank(one["bytes"], format_size),
             _or_blank(one["free"], format_size),
-            "" if one["own"] else _or_blank(one["round_trip_us"], lambda us: f"{us:.0f} us"),
+            "" if one["own"] or not one["up"] else _or_blank(one["round_trip_us"], lambda us: f"{us:.0f} us"),
             _or_blank(one["bandwidth"], lambda rate: f"{rate / 1e9:.2f} GB/s"),
             _or_blank(one["misses"], str),
             _or_blank(one["recalls"], str),

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.cli._models import Named, load_model
 from openshelf.errors import BadInput
 from openshelf.space import format_size
@@ -57,15 +57,15 @@ def add(commands: Any) -> None:
     parser.add_argument("--budget", required=True, metavar="SIZE", help="memory for the run, such as 2GiB")
     parser.add_argument("--dram", default=0, metavar="SIZE", help="host memory beside it for what is not in use")
     parser.add_argument("--train", action="store_true", help="a step of training: forward, backward, update")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="with a config: rows (default 1)")
-    parser.add_argument("--length", type=int, default=128, metavar="N", help="with a config: tokens (default 128)")
+    parser.add_argument("--batch", type=int, metavar="N", help="with a config: rows (default 1)")
+    parser.add_argument("--length", type=int, metavar="N", help="with a config: tokens (default 128)")
     parser.add_argument("--fabric", default="local", metavar="NAME", help="the machine, for transfers (default local)")
     parser.add_argument(
         "--time-limit", type=float, default=20.0, metavar="SECONDS", help="for timing and the search (default 20)"
     )
     parser.add_argument("--explain", metavar="NAME", help="why this tensor is where it is, such as 0.weight")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw memory and lanes over time")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace, .json or .json.gz")
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw memory and lanes over time")
+    parser.add_argument("--trace", type=output_file, metavar="FILE", help="write a trace, .json or .json.gz")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="for `plan run`: a safetensors checkpoint")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -157,7 +157,7 @@ def _write(path: Path, write: Any) -> None:
     try:
         write()
     except OSError as error:
-        raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
+        raise BadInput(f"{str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def _checked(check: Check) -> dict[str, Any]:

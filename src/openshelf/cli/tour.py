@@ -11,6 +11,10 @@ from openshelf.cli._screen import console
 from openshelf.show.tour import CHAPTERS
 
 _WIDTH = 100  # of lines in a file or a pipe
+_EPILOG = """\
+examples:
+  openshelf tour
+  openshelf tour --chapter kv"""
 
 
 def add(commands: Any) -> None:
@@ -18,6 +22,8 @@ def add(commands: Any) -> None:
         "tour",
         help="see it work, measured here",
         description="Runs each capability once on this machine and shows what happened.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--chapter", choices=list(CHAPTERS), help="only this one")
     add_json(parser)

@@ -6,11 +6,10 @@ import argparse
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from openshelf.cli import _twin_ops, _twin_train
-from openshelf.cli._arguments import add_files, add_json
+from openshelf.cli._arguments import add_files, add_json, output_file
 from openshelf.cli._twin_serve import add_serve
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
@@ -52,9 +51,9 @@ def add(commands: Any) -> None:
     one.add_argument("--flops", type=float, default=0.0, metavar="FLOP_PER_S", help="for operators without a duration")
     one.add_argument("--memory-bandwidth", type=float, default=0.0, metavar="BYTES_PER_S", help="for the same")
     one.add_argument(
-        "--trace", type=Path, metavar="FILE", help="with --et: write a trace for ui.perfetto.dev, .json[.gz]"
+        "--trace", type=output_file, metavar="FILE", help="with --et: write a trace for ui.perfetto.dev, .json[.gz]"
     )
-    one.add_argument("--csv", type=Path, metavar="FILE", help="with --et: write a line for each task")
+    one.add_argument("--csv", type=output_file, metavar="FILE", help="with --et: write a line for each task")
     one.add_argument("--fail", action="append", default=[], metavar="LINK@SECONDS[-SECONDS]",
                      help="a link without capacity from a moment on, until its repair: leaf-spine:5@0.001-0.01, "
                      "or 0>8:1@0.001, the second from endpoint 0 to 8")  # fmt: skip

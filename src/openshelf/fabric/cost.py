@@ -99,7 +99,7 @@ def transfer(
         known = ", ".join(f"{link.name} ({link.from_place} - {link.to_place})" for link in links)
         raise BadInput(
             f"no {kind}way from {source.name!r} to {target.name!r}: the fabric has the {kind}links "
-            f"{known or '(none)'}; add one between them"
+            f"{known or '(none)'}; add one between them, or ask `send` about endpoints of a topology"
         )
     return min((along(nbytes, way) for way in ways), key=lambda cost: cost.seconds)
 

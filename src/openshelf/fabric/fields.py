@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from openshelf.errors import BadInput
@@ -85,7 +86,11 @@ def shown(path: Path) -> str:
 
 def near(word: str, names: Sequence[str]) -> list[str]:
     """The names that a misspelt word may have meant, the likeliest first."""
-    return get_close_matches(word, names, n=3, cutoff=0.5)
+    parts = {part for part in re.split(r"[-_. ]", word.lower()) if len(part) > 2}
+    within = [name for name in names if parts & set(re.split(r"[-_. ]", name.lower()))]
+    within.sort(key=lambda name: -SequenceMatcher(None, word, name).ratio())
+    return list(dict.fromkeys([*get_close_matches(word, names, n=3, cutoff=0.8), *within,
+                               *get_close_matches(word, names, n=3, cutoff=0.5)]))[:3]  # fmt: skip
 
 
 def nearest(word: str, names: Sequence[str]) -> str:

@@ -64,6 +64,8 @@ def summary(fabric: Fabric) -> dict[str, Any]:
             for place in fabric.places
         ],
     }
+    if fabric.library:
+        made["library"] = fabric.library.name
     if fabric.topology is None:
         return made
     network, whole = fabric.network, bill(fabric)

@@ -177,6 +177,8 @@ def token_array(tokens: Any) -> Any:
         array = np.asarray(tokens)
     except (TypeError, ValueError) as error:
         raise Mismatch(f"tokens are a row of integers, got {type(tokens).__name__} ({error})") from None
+    if array.ndim == 0:
+        raise Mismatch(f"tokens are a row of integers, got {tokens!r:.60}; a key of plain values is text or bytes")
     if array.ndim != 1:
         raise Mismatch(f"tokens are a row of integers, got an array of shape {array.shape}; one prompt at a time")
     if array.size == 0:

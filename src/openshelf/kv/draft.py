@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from openshelf import _core
 from openshelf.errors import BadInput, Closed
 from openshelf.kv import buffers
-from openshelf.kv.layout import Layout
 from openshelf.space import refuse
 
 if TYPE_CHECKING:
@@ -33,10 +32,15 @@ class Draft:
     def __reduce__(self) -> Any:
         return refuse("a Draft", "fill and publish it in the process that began it")
 
+    def __repr__(self) -> str:
+        state = "published or abandoned" if self._native is None else f"tokens {self.start} to {self.stop}"
+        return f"Draft({state})"
+
     def put_layer(self, layer: int, kv: Any, *, start: int = 0) -> None:
         """One layer's keys and values: an array or CPU tensor of Layout.layer_shape, or a pair; of the tokens from
         `start` (at most the draft's) to at least its `stop`. Copied before this returns."""
-        native, layout, first = self._before(layer, start)
+        native, layer, first = self._before(layer, start)
+        layout = self._pool.layout
         if self.stop > self.start:
             piece = self._pool._geometry.piece_bytes
             addresses, kept = buffers.layer_pieces(layout, kv, self.stop - start, False, f"layer {layer}")
@@ -46,7 +50,8 @@ class Draft:
 
     def put_pages(self, layer: int, pages: Any, table: Any, *, axis: int = 0, start: int = 0) -> None:
         """The same from an engine's paged memory: page table[i] is block i of those from token `start` on."""
-        native, layout, first = self._before(layer, start)
+        native, layer, first = self._before(layer, start)
+        layout = self._pool.layout
         from_ = buffers.pages_of(layout, pages, table, axis, self._pool.block_tokens, False, f"layer {layer}")
         count = (self.stop - start) // self._pool.block_tokens
         if len(from_.table) < count:
@@ -56,16 +61,14 @@ class Draft:
             native.write(first, layer * layout.pieces, piece, from_.addresses, from_.step, from_.table)
         self._layers.add(layer)
 
-    def _before(self, layer: int, start: int) -> tuple[_core.KVDraft, Layout, int]:
+    def _before(self, layer: int, start: int) -> tuple[_core.KVDraft, int, int]:
         if self._native is None:
             raise Closed("this draft was published or abandoned; make another")
-        layout = self._pool.layout
-        if not isinstance(layer, int) or not 0 <= layer < layout.layers:
-            raise BadInput(f"layer {layer!r} is out of range for a layout of {layout.layers} layers")
+        layer = self._pool.layout.check_layer(layer)
         first = buffers.blocks_in(start, self._pool.block_tokens, "start")
         if start > self.start:
             raise BadInput(f"the draft begins with token {self.start}, what is put with {start}: give it from there on")
-        return self._native, layout, first
+        return self._native, layer, first
 
     def publish(self) -> Stored:
         """Makes the blocks findable. BadInput if a layer is missing; then nothing is kept."""

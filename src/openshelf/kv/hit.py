@@ -13,7 +13,7 @@ import numpy as np
 from openshelf import _core
 from openshelf._dtypes import element_type, to_torch, torch_module
 from openshelf._sizes import whole
-from openshelf.errors import BadInput, Closed, Mismatch, OutOfRange
+from openshelf.errors import BadInput, Closed, OutOfRange
 from openshelf.kv import buffers
 from openshelf.kv.background import later
 from openshelf.kv.geometry import Geometry
@@ -106,14 +106,16 @@ class Hit:
 
     def layer(self, layer: int) -> LayerBlocks:
         """One layer of all blocks: a sequence of read-only views, each Layout.layer_shape(block_tokens)."""
-        return LayerBlocks(self._pinned, self._geometry, self._geometry.layer_bytes * self._layer(layer))
+        return LayerBlocks(
+            self._pinned, self._geometry, self._geometry.layer_bytes * self._geometry.layout.check_layer(layer)
+        )
 
     def read_layer(self, layer: int, out: Any = None, *, start: int = 0) -> Any:
         """Copies one layer into one array or CPU tensor (or a pair: keys and values), from token `start` on.
 
         Without `out`, into a fresh ndarray. `out` may have room for more tokens; it may be strided before the tokens.
         """
-        layout, layer = self._geometry.layout, self._layer(layer)
+        layout, layer = self._geometry.layout, self._geometry.layout.check_layer(layer)
         first = self._from(start)
         count = self.blocks - first
         tokens = count * self._geometry.tokens
@@ -129,7 +131,7 @@ class Hit:
 
         `pages` is of Layout.layer_shape(block_tokens) with one axis more, number `axis`, that counts the pages.
         """
-        geometry, layer = self._geometry, self._layer(layer)
+        geometry, layer = self._geometry, self._geometry.layout.check_layer(layer)
         first = self._from(start)
         what = f"layer {layer} to read into"
         into = buffers.pages_of(geometry.layout, pages, table, axis, geometry.tokens, True, what)
@@ -172,7 +174,7 @@ class Hit:
         shape, dtype = self._geometry.layer_shape, self._geometry.layout.view_dtype
         stride = self._pinned.stride
         strides = (stride, *np.empty(shape, dtype).strides)
-        offset = self._geometry.layer_bytes * self._layer(layer)
+        offset = self._geometry.layer_bytes * self._geometry.layout.check_layer(layer)
         return np.ndarray((buffer.nbytes // stride, *shape), dtype, buffer, offset, strides)
 
     def release(self) -> None:
@@ -192,11 +194,6 @@ class Hit:
 
     def __repr__(self) -> str:
         return "Hit(released)" if self._native is None else f"Hit({self.length} tokens)"
-
-    def _layer(self, layer: int) -> int:
-        if not isinstance(layer, int) or not 0 <= layer < self._geometry.layout.layers:
-            raise Mismatch(f"layer {layer!r} is out of range for a layout of {self._geometry.layout.layers} layers")
-        return layer
 
     def _from(self, start: int) -> int:
         first = buffers.blocks_in(start, self._geometry.tokens, "start")

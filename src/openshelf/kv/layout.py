@@ -15,7 +15,7 @@ import numpy as np
 
 from openshelf._dtypes import element_type, to_numpy
 from openshelf._sizes import whole
-from openshelf.errors import BadInput, Mismatch
+from openshelf.errors import BadInput, Mismatch, OutOfRange
 
 _AXES = "kthd"
 _BITS = {1: "uint8", 2: "uint16"}  # how numpy sees the bits of types that only torch has
@@ -140,6 +140,14 @@ class Layout:
 
     def block_bytes(self, tokens: int) -> int:
         return math.prod(self.shape(tokens)) * self.itemsize
+
+    def check_layer(self, layer: int) -> int:
+        """The layer's number, counted from the last if it is negative, as rows and blocks are."""
+        number = layer if type(layer) is int else whole(layer, "a layer's number")
+        at = number + self.layers if number < 0 else number
+        if not 0 <= at < self.layers:
+            raise OutOfRange(f"layer {layer!r} is out of range for a layout of {self.layers} layers")
+        return at
 
     def check_array(self, array: Any, shape: tuple[int, ...], what: str) -> None:
         """Raises Mismatch if an array or tensor is not of this type and shape."""

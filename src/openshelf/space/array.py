@@ -214,7 +214,7 @@ class Array(Handle, LikeNumpy):
         element = self.element
         index, count = whole(index, "an element's number"), math.prod(self.shape)
         if not 0 <= index < count:
-            raise BadAddress(f"element {index} is out of range for an array of {count} elements")
+            raise OutOfRange(f"element {index} is out of range for an array of {count} elements")
         self._settle()
         return Atomic(self._pin, self._offset + index * element.itemsize, element.name)
 

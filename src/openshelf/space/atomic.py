@@ -28,6 +28,14 @@ class Atomic:
     def __reduce__(self) -> Any:
         return refuse("an Atomic", "send its array, and take it there: array.atomic(index)")
 
+    @property
+    def name(self) -> str:
+        """Of its array."""
+        return self._pin.name
+
+    def __repr__(self) -> str:
+        return f"Atomic({self._dtype} at byte {self._offset} of {self._pin.name or 'an unnamed array'!r})"
+
     def _check(self, value: int) -> int:
         value = whole(value, "the value of an atomic")
         low, high = _RANGE[self._dtype]

@@ -16,6 +16,7 @@ from openshelf._sizes import flag, format_size, text_of, whole
 from openshelf.errors import BadInput, Closed, Mismatch, NameTaken, NoRoom, OpenshelfError, UnknownName
 from openshelf.space.array import HIDDEN, Array
 from openshelf.space.hosts.cluster import Cluster
+from openshelf.space.like_numpy import storable
 from openshelf.space.locality.base import Home, Locality
 from openshelf.space.locality.choose import locality_of
 from openshelf.space.native import Maker, Native
@@ -92,6 +93,9 @@ class Folder(Handle):
         """Names of the folders directly in this one."""
         return sorted({name.split("/", 1)[0] for name in self if "/" in name})
 
+    def __repr__(self) -> str:
+        return f"Folder({self._prefix!r})"
+
     def __reduce__(self) -> Any:
         """Pickled as its address."""
         return send(open_folder, lambda: (address_of(self._native), self._prefix))
@@ -119,13 +123,13 @@ class Folder(Handle):
     def full(self, name: str | None, shape: Any, value: Any, dtype: Any = None, *, home: Home = None) -> Array:
         """An array of one value, published when filled."""
         array = self.new(name, shape, dtype if dtype is not None else _as_ndarray(value).dtype, home=home)
-        if array.element.torch_only:
-            try:
+        try:
+            if array.element.torch_only:
                 array.torch().fill_(value)
-            except Exception as error:
-                raise Mismatch(f"{value!r} is no value for {array.dtype}: {error}") from None
-        else:
-            array[...] = value
+            else:
+                array.numpy()[...] = storable(value)
+        except Exception as error:  # numpy's, torch's, or of any object's own __array__
+            raise Mismatch(f"{value!r} is no value for {array.dtype} {array.shape}: {error}") from None
         return array if name is None else array.publish()
 
     def put(self, name: str | None, value: Any, *, replace: bool = True, home: Home = None) -> Array:

@@ -31,7 +31,7 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def numpy(self) -> View:
+    def numpy(self, dtype: Any = None) -> View:
         raise NotImplementedError
 
     def torch(self) -> Any:
@@ -71,7 +71,7 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
         if not view.flags.writeable:
             raise NotPermitted("the array is read-only here: open its space with mode='rw', and not by read_only()")
         try:
-            view[_plain(index)] = value.detach().numpy() if _is_tensor(value) else _plain(value)
+            view[_plain(index)] = storable(value)
         except IndexError as error:
             raise OutOfRange(f"an array of shape {self.shape} has no [{_shown(index)}]: {error}") from None
         except Exception as error:  # numpy's, torch's, or of any object's own __array__
@@ -101,22 +101,38 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
 
     # One number
 
-    def _only(self, what: str) -> Any:
+    def _only(self, what: str = "number", instead: str = "[...] of it gives elements") -> Any:
         if self.size != 1:
-            raise BadInput(
-                f"an array of shape {self.shape} is no {what}; .any() and .all() of a comparison are, and `is None` "
-                "asks whether there is one"
-            )
+            raise BadInput(f"an array of shape {self.shape} is no {what}; {instead}")
         return self.numpy().reshape(())[()]
 
     def __bool__(self) -> bool:
-        return bool(self._only("truth value"))
+        instead = ".any() and .all() of a comparison are, and `is None` asks whether there is one"
+        return bool(self._only("truth value", instead))
 
     def __int__(self) -> int:
-        return int(self._only("number"))
+        return int(self._only())
 
     def __float__(self) -> float:
-        return float(self._only("number"))
+        return float(self._only())
+
+    def __complex__(self) -> complex:
+        return complex(self._only())
+
+    def __index__(self) -> int:
+        """Of an integer without dimensions, as of numpy's. What else is asked so is refused, not counted or listed:
+        bytearray() would take the elements for the bytes."""
+        number = self.numpy()
+        if self.shape or number.dtype.kind not in "iu":
+            raise BadInput(f"an array of {number.dtype} {self.shape} is no index; bytes(array) gives its bytes")
+        return int(number)
+
+    def __format__(self, form: str) -> str:
+        return format(self._only(), form) if form else str(self)
+
+    def __bytes__(self) -> bytes:
+        """All of its bytes, copied: of a row of small integers bytes() would take the elements for them."""
+        return self.numpy(np.uint8).tobytes()
 
     # Computing
 
@@ -193,6 +209,11 @@ class LikeNumpy(np.lib.mixins.NDArrayOperatorsMixin):
 
 def _is_tensor(value: Any) -> bool:
     return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def storable(value: Any) -> Any:
+    """What numpy can write in place of an Array, or of a tensor that has a gradient."""
+    return value.detach().numpy() if _is_tensor(value) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -32,6 +32,9 @@ class Lock:
     def __reduce__(self) -> Any:
         return refuse("a Lock", _INSTEAD.format("lock(name)"))
 
+    def __repr__(self) -> str:
+        return f"Lock({self._pin.name!r})"
+
     def acquire(self, timeout: float | None = None) -> bool:
         """Waits for the lock; False when `timeout` seconds are over. The process holds it: any thread may release."""
         died = _core.lock_take(self._pin, seconds(timeout))
@@ -70,6 +73,9 @@ class Barrier:
     def __reduce__(self) -> Any:
         return refuse("a Barrier", _INSTEAD.format("barrier(name, parties)"))
 
+    def __repr__(self) -> str:
+        return f"Barrier({self._pin.name!r})"
+
     @property
     def parties(self) -> int:
         return _core.barrier_parties(self._pin)
@@ -97,6 +103,9 @@ class Counter:
 
     def __reduce__(self) -> Any:
         return refuse("a Counter", _INSTEAD.format("counter(name)"))
+
+    def __repr__(self) -> str:
+        return f"Counter({self._word.name!r})"
 
     def add(self, value: int = 1) -> int:
         """Adds and returns the new value."""
@@ -126,6 +135,9 @@ class Channel:
 
     def __reduce__(self) -> Any:
         return refuse("a Channel", _INSTEAD.format("channel(name)"))
+
+    def __repr__(self) -> str:
+        return f"Channel({self._pin.name!r})"
 
     @property
     def capacity(self) -> int:

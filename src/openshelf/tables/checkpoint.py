@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from openshelf.errors import BadInput, Mismatch, NoRoom, NotPermitted, UnknownName
+from openshelf._sizes import whole
+from openshelf.errors import BadInput, Mismatch, NoRoom, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space import Space
 from openshelf.tables.hosts_table import HostsTable
 from openshelf.tables.initial import Normal, Uniform
 from openshelf.tables.keyed_table import DynamicIds, KeyedTable
 from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
-from openshelf.tables.table import Table
+from openshelf.tables.table import DTYPES, Table
 
 _LIST = "table.json"
 _PART = 65_536
@@ -28,14 +30,31 @@ _FORMAT = "openshelf table 1"
 
 
 def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: int = _PART) -> None:
-    """Writes all rows and states into a new directory. Rows that others change meanwhile are whole, old or new."""
+    """Writes all rows and states into a new directory. Rows that others change meanwhile are whole, old or new.
+
+    If something cannot be written, nothing is left there.
+    """
     path = Path(directory)
+    if whole(part_rows, "part_rows") < 1:
+        raise BadInput(f"part_rows is how many rows a file has, at least 1, got {part_rows}")
     try:
         path.mkdir(parents=True)
     except FileExistsError:
         raise BadInput(f"{path} exists already: a checkpoint needs a directory of its own") from None
     except OSError as error:
         raise NotPermitted(f"{path} cannot be made: {error.strerror}") from None
+    try:
+        _write(table, path, part_rows)
+    except BaseException as error:
+        shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, OpenshelfError):
+            raise BadInput(
+                f"the checkpoint {path} cannot be written: {error.strerror}; nothing is left of it"
+            ) from None
+        raise
+
+
+def _write(table: Table, path: Path, part_rows: int) -> None:
     facts = table.stat()
     ids, places = table.keys() if isinstance(table, KeyedTable) else 2 * (np.arange(table.rows),)
     parts: list[dict[str, Any]] = []
@@ -54,6 +73,7 @@ def save_table(table: Table, directory: str | os.PathLike[str], *, part_rows: in
         "optimizer": None if found is None else [KINDS.index(type(found)), *found.settings],
         "steps": facts["steps"], "parts": parts,
     }  # fmt: skip
+    said["crc32"] = _sum_of_list(said)
     draft = path / f".{_LIST}"
     draft.write_text(json.dumps(said))
     os.replace(draft, path / _LIST)
@@ -119,8 +139,11 @@ def restore_table(
                 f"{first - written} of the {first} keys of the checkpoint {path} find no row in a table of "
                 f"{table.rows} rows: it does not say which rows they had; save it again"
             )
+        steps = int(said["steps"])
         if isinstance(table, HostsTable):
-            table.set_steps(int(said["steps"]))
+            table.set_steps(steps)
+        else:
+            table._core.set_steps(steps)
     except BaseException:
         table.close()
         space.delete(name)
@@ -143,13 +166,33 @@ def _list_of(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path / _LIST} cannot be read: {error}") from None
     if not isinstance(said, dict) or said.get("format") != _FORMAT:
         raise BadInput(f"{path / _LIST} is no list of a table's parts, or of another version of Openshelf")
+    if not _is_whole(said):
+        raise BadInput(f"{path / _LIST} is damaged: it does not say what it was written to say")
     return said
+
+
+def _sum_of_list(said: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps({name: value for name, value in said.items() if name != "crc32"}).encode())
+
+
+def _is_whole(said: dict[str, Any]) -> bool:
+    """By its checksum; lists of older versions have none."""
+    if "crc32" in said and said["crc32"] != _sum_of_list(said):
+        return False
+    try:
+        named = all(os.path.basename(one["file"]) == one["file"] and int(one["crc32"]) >= 0 for one in _files(said))
+        held = sum(part["count"] for part in said["parts"])
+        numbers = min(said["rows"], said["dim"], said["steps"] + 1) > 0 and (bool(said["keys"]) or held == said["rows"])
+        settings = said["optimizer"] is None or 0 <= said["optimizer"][0] < len(KINDS)
+        return named and numbers and settings and said["dtype"] in DTYPES
+    except (KeyError, TypeError, ValueError, IndexError):
+        return False
 
 
 def _load(path: Path, one: dict[str, Any]) -> Any:
     try:
         array = np.load(path / one["file"], allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # of numpy, whose reader of headers raises what Python's own parsers raise
         raise BadInput(f"{path / one['file']} cannot be read: {error}") from None
     if _sum(array) != one["crc32"]:
         raise BadInput(f"{path / one['file']} is damaged: its bytes are not those that were written")

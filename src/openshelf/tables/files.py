@@ -194,10 +194,11 @@ def _write_npy(table: Table, rows: int, path: Path, key: str, states: bool) -> N
     dtype, dim, read = _stored(table)
     if dtype == "bfloat16":
         dtype, read = "float32", table.lookup  # numpy has no bfloat16
-    out = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (rows, dim))
-    for ids in _parts(rows):
-        out[ids[0] : ids[-1] + 1] = read(ids)
-    out.flush()
+    facts = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (rows, dim)}
+    with path.open("wb") as file:  # a full disk is an error of a write; of a mapped file it would be a signal
+        np.lib.format.write_array_header_1_0(file, facts)
+        for ids in _parts(rows):
+            _put(file, read(ids))
 
 
 def _read_npy(path: Path) -> dict[str, _Rows]:

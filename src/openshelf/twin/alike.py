@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.flows import Flows
 
-_ROUNDS = 80
+_ROUNDS, _MOST_ROUNDS = 80, 600  # and times the steps: what takes longer has few alike
+_GLANCE = 3  # rounds in which most classes of one step show
 _Words = NDArray[np.uint64]
 
 
@@ -35,20 +36,65 @@ class Alike:
     ranks: int
 
 
-def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> Alike | None:
+@dataclass(frozen=True)
+class _Step:
+    """One flow of each class of a step, which class each flow is of, and the flows of the representatives."""
+
+    one: Ids
+    which: Ids
+    flows: Flows
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes of the flows of steps, with the network of one resource for each class."""
+
+    network: Network
+    steps: tuple[_Step, ...]
+    ranks: int
+
+    def of(self, variants: Sequence[Sequence[Flows]]) -> Alike | None:
+        """The classes with the figures of other flows between the same ranks; None where these differ in a class."""
+        own, made = iter(self.steps), []
+        for steps in variants:
+            made.append([_like(next(own), flows) for flows in steps])
+        if any(each is None for steps in made for each in steps):
+            return None
+        return Alike(self.network, [[each for each in steps if each is not None] for steps in made], self.ranks)
+
+
+def _like(step: _Step, flows: Flows) -> Flows | None:
+    few = {}
+    for name in ("delay", "wire", "cap"):
+        values = getattr(flows, name)
+        few[name] = values[step.one]
+        if (_word(few[name])[step.which] != _word(values)).any():
+            return None
+    return replace(step.flows, times=flows.times, phase=flows.phase, **few)
+
+
+def alike(network: Network, variants: Sequence[Sequence[Flows]], ranks: int) -> Classes | None:
     """The classes of flows; None if they are not at most half as many as the flows."""
     steps = [flows for steps in variants for flows in steps]
     found = _Refined(network, steps, ranks)
     total = sum(len(flows) for flows in steps)
     before = 0
-    for _ in range(_ROUNDS):
+    for _ in range(min(_ROUNDS, max(4, _MOST_ROUNDS // len(steps)))):
         count = found.refine()
         if 2 * found.flow_classes > total:
             return None
         if count == before:
-            return _quotient(network, variants, found, ranks)
+            return _quotient(network, steps, found)
         before = count
     return None
+
+
+def classes(network: Network, flows: Flows, ranks: int) -> int:
+    """Classes of a step's flows, at the least: beside other steps there may be more."""
+    found = _Refined(network, [flows], ranks)
+    for _ in range(_GLANCE):
+        found.refine()
+    return found.flow_classes
 
 
 class _Refined:
@@ -96,40 +142,35 @@ class _Refined:
             resource = self.by_resource[i].added(resource, _mix(np.repeat(word, np.diff(flows.at))))
             connection = self.by_way[i].added(connection, _mix(word + np.uint64(5)))
         self.rank, self.resource, self.connection = _mix(rank), _mix(resource), _mix(connection)
-        self.flow_classes = sum(len(np.unique(word)) for word in self.flow)
-        return self.flow_classes + sum(len(np.unique(each)) for each in (self.rank, self.resource, self.connection))
+        self.flow_classes = sum(_different(word) for word in self.flow)
+        return self.flow_classes + sum(_different(each) for each in (self.rank, self.resource, self.connection))
 
 
-def _quotient(network: Network, variants: Sequence[Sequence[Flows]], found: _Refined, ranks: int) -> Alike:
+def _quotient(network: Network, steps: Sequence[Flows], found: _Refined) -> Classes:
     ids = [np.unique(each, return_index=True, return_inverse=True) for each in (found.rank, found.resource)]
     rank_of, resource_of = ids[0][2].ravel(), ids[1][2].ravel()
     members = np.bincount(resource_of)  # resources of each class
     first = found.used[ids[1][1]]
     small = _network(network, network.capacity_bytes_per_s[first], network.latency_s[first], network.role[first])
     _, way_of = np.unique(found.connection, return_inverse=True)
-    made, at = [], 0
-    for steps in variants:
-        own = []
-        for flows in steps:
-            _, one, counts = np.unique(found.flow[at], return_index=True, return_counts=True)
-            path, weight, hops = [], [], []
-            for number, count in zip(one.tolist(), counts.tolist(), strict=True):
-                crossed = resource_of[found.path[at][flows.at[number] : flows.at[number + 1]]]
-                classes, often = np.unique(crossed, return_counts=True)
-                path.append(classes)
-                weight.append(often * count / members[classes])
-                hops.append(len(classes))
-            own.append(
-                replace(
-                    flows, src=rank_of[flows.src[one]], dst=rank_of[flows.dst[one]], rank=flows.rank[one],
-                    at=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64), path=np.concatenate(path),
-                    weight=np.concatenate(weight).astype(np.float64), delay=flows.delay[one], wire=flows.wire[one],
-                    cap=flows.cap[one], way=way_of.ravel()[found.way[at][one]],
-                )
-            )  # fmt: skip
-            at += 1
-        made.append(own)
-    return Alike(small, made, len(ids[0][0]))
+    made = []
+    for at, flows in enumerate(steps):
+        _, one, which, counts = np.unique(found.flow[at], return_index=True, return_inverse=True, return_counts=True)
+        path, weight, hops = [], [], []
+        for number, count in zip(one.tolist(), counts.tolist(), strict=True):
+            crossed = resource_of[found.path[at][flows.at[number] : flows.at[number + 1]]]
+            classes, often = np.unique(crossed, return_counts=True)
+            path.append(classes)
+            weight.append(often * count / members[classes])
+            hops.append(len(classes))
+        few = replace(
+            flows, src=rank_of[flows.src[one]], dst=rank_of[flows.dst[one]], rank=flows.rank[one],
+            at=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64), path=np.concatenate(path),
+            weight=np.concatenate(weight).astype(np.float64), delay=flows.delay[one], wire=flows.wire[one],
+            cap=flows.cap[one], way=way_of.ravel()[found.way[at][one]],
+        )  # fmt: skip
+        made.append(_Step(one, which.ravel(), few))
+    return Classes(small, tuple(made), len(ids[0][0]))
 
 
 def coarse(network: Network, variants: Sequence[Sequence[Flows]]) -> Alike:
@@ -187,6 +228,11 @@ class _Rows:
         made = to.copy()
         made[self._rows] += np.add.reduceat(words[self._order], self._begins)
         return made
+
+
+def _different(words: _Words) -> int:
+    ordered = np.sort(words)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(words))
 
 
 def _mix(word: _Words) -> _Words:

@@ -1,24 +1,28 @@
 """`best`: the fastest of all algorithms, in as many chunks as are fastest.
 
-An algorithm that could not win is not simulated: no chunks make it faster than the delays of one chunk in a row, nor
-than what its busiest resource has to carry. These bounds are cheap, and those of the winner are close to its time. All
-that could win are tried once before any is tried in other numbers of chunks, so that where effort runs out (`_MOST`),
-it is the last details that are missing.
+What could not win is not simulated: `bounds.py` says what each algorithm takes at the least, whole and in chunks. These
+bounds are cheap, and those of the winner are close to its time. All that could win are tried once, in most chunks, then
+whole, before any is tried in other numbers of chunks, so that where effort runs out (`_MOST`), it is the last details
+that are missing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from openshelf.twin.flows import Setting, busiest, least_delay, step_at_least
+from openshelf.twin.bounds import busiest, least_s
+from openshelf.twin.flows import Setting
 from openshelf.twin.plans import MOST_CHUNKS, Ask, Plan, Plans
 from openshelf.twin.steps import piped_seconds, seconds_of
 
-_MOST = 2e9  # effort (`steps.py`: some tenths of a second), for the most promising first; then no more are tried
-_ROW = 0.7  # of what steps take one after the other, which ranks that drift apart may be faster than
-_FAR = 1.05  # times the fastest: what is slower in many chunks is not tried in fewer
-_GAIN = 1e-6  # the least part that an algorithm has to be able to win to be tried
-_FEWER = (32, 128, 8, 2)  # chunks, after as many as there may be
+_MOST = 5e8  # effort (`steps.py`: about nanoseconds), after which only algorithms that were not tried at all are
+_MORE = 1.5e8  # for other numbers of chunks at the least, the nearest first
+_BOUND = {False: 5e4, True: 5e5}  # effort of a step's bound, where costs are the same for all or are asked for
+_FAR = 1.2  # times the fastest: what is slower in most chunks is not tried in fewer
+_GAIN, _MUCH = 1e-6, 1e-3  # the least part that an algorithm has to be able to win to be tried; after `_EASY` effort
+_EASY = 1e8
+_FEWER = (32, 128, 8, 2, 64, 16, 4)  # chunks, after as many as there may be
 
 
 def seconds_by(setting: Setting, plan: Plan, ask: Ask) -> tuple[float, str]:
@@ -29,49 +33,69 @@ def seconds_by(setting: Setting, plan: Plan, ask: Ask) -> tuple[float, str]:
     return seconds * plan.chunks, how
 
 
-def best_of(plans: Plans, setting_of: Callable[[Plan], Setting]) -> tuple[Plan, float, str]:
-    """The fastest plan, its seconds, and how they were found."""
-    search = _Search(plans, setting_of)
-    return search.best()
+def best_of(
+    plans: Plans, setting_of: Callable[[Plan], Setting], below_s: float = math.inf
+) -> tuple[Plan, float, str] | None:
+    """The fastest plan, its seconds, and how they were found; None if none takes less than `below_s`."""
+    return _Search(plans, setting_of, below_s).best()
 
 
 class _Search:
     """What was tried, and what it cost."""
 
-    def __init__(self, plans: Plans, setting_of: Callable[[Plan], Setting]) -> None:
+    def __init__(self, plans: Plans, setting_of: Callable[[Plan], Setting], below_s: float) -> None:
         self.plans, self.ask, self._setting_of = plans, plans.ask, setting_of
         self._settings: dict[bytes, Setting] = {}
         self._found: tuple[Plan, float, str] | None = None
+        self._fastest = below_s
+        self._until = _MOST
 
-    def best(self) -> tuple[Plan, float, str]:
-        bounds = {name: self._least(name) for name in self.plans.candidates()}
-        near: list[tuple[float, str]] = []
-        for name in sorted(bounds, key=lambda each: (bounds[each], "rings" in each)):
-            if self._found and (bounds[name] >= self._fastest() * (1 - _GAIN) or self._spent() > _MOST):
-                break
-            near.append((self._once(name), name))
-        for seconds, name in sorted(near) if not self.ask.chunks else ():
+    def best(self) -> tuple[Plan, float, str] | None:
+        queue = []
+        for name in self.plans.candidates():
+            most = self.ask.chunks or self._most(name)
+            queue.append((self._least(name, most), "rings" in name, name, most))
+        queue.sort()
+        tried: dict[str, float] = {}
+        for least, _, name, chunks in queue:
+            if self._could_win(least, whatever=True):
+                tried[name] = self._run(name, chunks)
+        for least, _, name, chunks in queue if not self.ask.chunks else ():  # whole: at least as long as in chunks
+            if chunks > 1 and self._could_win(least) and self._could_win(self._least(name, 1)):
+                seconds = self._run(name, 1)
+                tried[name] = min(tried.get(name, seconds), seconds)
+        near = sorted((seconds, name) for name, seconds in tried.items())
+        self._until = max(_MOST, self._spent() + _MORE)
+        for seconds, name in near if not self.ask.chunks else ():
             for fewer in _FEWER:
-                if seconds <= _FAR * self._fastest() and self._spent() <= _MOST and fewer < self._most(name):
-                    self._run(name, fewer)
-        plan = self._best()[0]
-        if plan.piped and not self.ask.chunks:
-            for chunks in (plan.chunks // 2, plan.chunks * 2):
-                if 1 < chunks <= MOST_CHUNKS and self._spent() <= _MOST:
-                    self._run(plan.algorithm, chunks)
-        return self._best()
+                if seconds <= _FAR * self._fastest and fewer < self._most(name):
+                    self._try(name, fewer)
+        self._vary()
+        return self._found
 
-    def _once(self, name: str) -> float:
-        """In as many chunks as there may be; whole too, if that may be fastest."""
-        if self.ask.chunks:
-            return self._run(name, self.ask.chunks)
-        most, whole = self._most(name), self.plans.plan(name, 1)
-        in_a_row = sum(step_at_least(self._setting(whole), step) for step in whole.variants[0])
-        if most == 1:
-            return self._run(name, 1)
-        if not self._found or _ROW * in_a_row < self._fastest():
-            self._run(name, 1)
-        return self._run(name, most)
+    def _vary(self) -> None:
+        """Of many dimensions, not all combinations are candidates: another algorithm in one dimension at a time."""
+        tried: set[str] = set()
+        while self._found and self._found[0].algorithm not in tried:
+            best = self._found[0]
+            tried.add(best.algorithm)
+            for name in self.plans.varied(best.algorithm):
+                if name not in tried:
+                    self._try(name, best.chunks)
+
+    def _try(self, name: str, chunks: int) -> None:
+        if self._could_win(0.0):
+            plan = self.plans.plan(name, chunks)
+            steps = sum(len(each) for each in plan.variants)
+            self._setting(plan).count(steps * _BOUND[callable(self._setting(plan).costs)])
+            if self._could_win(self._least(name, chunks)):
+                self._run(name, chunks)
+
+    def _could_win(self, least: float, whatever: bool = False) -> bool:
+        """Whether it is worth the effort, or worth any."""
+        spent = self._spent()
+        gain = _GAIN if spent <= _EASY else _MUCH
+        return least < self._fastest * (1 - gain) and (whatever or spent <= self._until)
 
     def _most(self, name: str) -> int:
         plan = self.plans.plan(name, MOST_CHUNKS)
@@ -80,8 +104,8 @@ class _Search:
     def _run(self, name: str, chunks: int) -> float:
         plan = self.plans.plan(name, chunks)
         seconds, how = seconds_by(self._setting(plan), plan, self.ask)
-        if self._found is None or seconds < self._found[1]:
-            self._found = plan, seconds, how
+        if seconds < self._fastest:
+            self._found, self._fastest = (plan, seconds, how), seconds
         return seconds
 
     def _setting(self, plan: Plan) -> Setting:
@@ -90,19 +114,12 @@ class _Search:
     def _spent(self) -> float:
         return sum(each.effort for each in self._settings.values())
 
-    def _best(self) -> tuple[Plan, float, str]:
-        assert self._found
-        return self._found
-
-    def _fastest(self) -> float:
-        return self._best()[1]
-
-    def _least(self, name: str) -> float:
-        """No number of chunks is faster."""
-        ask, plans = self.ask, self.plans
-        whole, cut = plans.plan(name, ask.chunks or 1), plans.plan(name, ask.chunks or MOST_CHUNKS)
-        every = [step for steps in whole.variants for step in steps]
-        wires = busiest(self._setting(whole), every) * whole.chunks / len(whole.variants)
-        if not cut.piped:
-            return max(wires, whole.chunks * least_delay(self._setting(whole), whole.variants[0]))
-        return max(wires, least_delay(self._setting(cut), cut.variants[0]))
+    def _least(self, name: str, chunks: int) -> float:
+        """Seconds in so many chunks, at the least."""
+        plan = self.plans.plan(name, chunks)
+        setting = self._setting(plan)
+        one = max(least_s(setting, steps) for steps in plan.variants)
+        if not plan.piped:
+            return plan.chunks * one
+        every = [step for steps in plan.variants for step in steps]
+        return max(one, busiest(setting, every) * plan.chunks / len(plan.variants))

@@ -142,7 +142,7 @@ class _Phases:
 
     def add(self, kind: str, name: str, dimension: int, nbytes: float, free: tuple[int, ...] | None = None) -> None:
         """By all groups of ranks that differ in that coordinate; with `free`, by those whose others are the root's."""
-        key = (kind, name, dimension, free)
+        key = (kind, name, self.sizes, dimension, free)
         if key not in self._kept:
             size, stride = self.sizes[dimension], math.prod(self.sizes[:dimension])
             steps = [scatter(size, 1.0)] if kind == "scatter" else steps_of(kind, name, size, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.algorithms import Step
 from openshelf.twin.costs import Costs, latencies, priced
 
+_FEW_KINDS = 12  # ways of a step, up to which they are told apart one by one
 _MOST_BY_ONE = 20_000  # flows of a step, from which on those of one rank stand for all
 
 
@@ -28,6 +28,8 @@ class Setting:
     """What was found of steps, by what and which."""
     peer_s: float = 0.0
     """What each further peer of a rank adds to a step."""
+    ways: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was found of steps that depends on their ranks alone: settings that differ in costs may share it."""
 
     @property
     def effort(self) -> float:
@@ -93,7 +95,7 @@ class Ways:
 def ways_of(setting: Setting, step: Step) -> Ways:
     """The ways of a step; found once for all steps between the same ranks."""
     key = ("ways", id(step.src), id(step.dst), id(step.over), step.inside)
-    if key not in setting.kept:
+    if key not in setting.ways:
         if step.over is None:
             at, path = setting.network.paths(setting.ranks[step.src], setting.ranks[step.dst], setting.salt)
         else:
@@ -102,8 +104,8 @@ def ways_of(setting: Setting, step: Step) -> Ways:
         made = Ways(at, path, kind, first)
         if step.inside in ("up", "down"):
             made = Ways(*_half(at, path, step.inside == "up"), kind, first, (at, path))
-        setting.kept[key] = (made, step)
-    found: Ways = setting.kept[key][0]
+        setting.ways[key] = (made, step)
+    found: Ways = setting.ways[key][0]
     return found
 
 
@@ -146,13 +148,25 @@ def _kinds(network: Network, at: Ids, path: Ids) -> tuple[Ids, Ids]:
     count = len(at) - 1
     if not len(path):
         return np.zeros(count, np.int64), np.zeros(min(1, count), np.int64)
-    word = np.left_shift(np.int64(1), network.role[path].astype(np.int64))
+    word = np.left_shift(np.int64(1), network.role.astype(np.int64))[path]
     total = np.concatenate([[0], np.cumsum(word)])  # sums of roles tell more than which there are
     late = np.round(latencies(network, at, path) * 1e15).astype(np.int64)
-    _, first, kind = np.unique(
-        (total[at[1:]] - total[at[:-1]]) * 1_000_003 + late, return_index=True, return_inverse=True
-    )
-    return kind.ravel(), first
+    return _different((total[at[1:]] - total[at[:-1]]) * 1_000_003 + late)
+
+
+def _different(words: Ids) -> tuple[Ids, Ids]:
+    """Which of the different words each is, and where each of them is first; mostly there are few."""
+    kind, left = np.full(len(words), -1, np.int64), np.arange(len(words))
+    first: list[int] = []
+    while len(left) and len(first) < _FEW_KINDS:
+        same = words[left] == words[left[0]]
+        kind[left[same]] = len(first)
+        first.append(int(left[0]))
+        left = left[~same]
+    if not len(left):
+        return kind, np.array(first, np.int64)
+    _, some, which = np.unique(words, return_index=True, return_inverse=True)
+    return which.ravel(), some
 
 
 def flows_of(setting: Setting, step: Step) -> Flows:
@@ -226,52 +240,6 @@ def _half(at: Ids, path: Ids, first: bool) -> tuple[Ids, Ids]:
     begin = at[:-1] if first else at[1:] - half
     made = np.concatenate([[0], np.cumsum(half)])
     return made, path[np.repeat(begin, half) + np.arange(made[-1]) - np.repeat(made[:-1], half)]
-
-
-def carried_by(setting: Setting, steps: Sequence[Step]) -> Values:
-    """Wire bytes over each resource."""
-    total = np.zeros(setting.network.resources)
-    for step in steps:
-        total += step.times * once_carried(setting, step)
-    return total
-
-
-def once_carried(setting: Setting, step: Step) -> Values:
-    def find() -> Values:
-        few = from_one(setting, step)
-        if few is not None and few.weight is not None and setting.network.orbit is not None:
-            carried = np.bincount(
-                few.path, few.weight * np.repeat(few.wire, np.diff(few.at)), int(setting.network.orbit.max()) + 1
-            )
-            return np.asarray(carried[setting.network.orbit])
-        flows = flows_of(setting, step)
-        weights = np.repeat(flows.wire, np.diff(flows.at))
-        return np.bincount(flows.path, weights, minlength=setting.network.resources).astype(np.float64)
-
-    made: Values = setting.keep("carried", step, find)
-    return made
-
-
-def least_delay(setting: Setting, steps: Sequence[Step]) -> float:
-    """The delays of steps in a row, at the least."""
-    return sum(step.times * _least_delay(setting, step) for step in steps)
-
-
-def busiest(setting: Setting, steps: Sequence[Step]) -> float:
-    """How long the busiest resource needs for what steps carry over it."""
-    return float((carried_by(setting, steps) / setting.network.capacity_bytes_per_s).max())
-
-
-def step_at_least(setting: Setting, step: Step) -> float:
-    """Seconds of a step by itself, at the least."""
-    wires = float((once_carried(setting, step) / setting.network.capacity_bytes_per_s).max())
-    return step.times * max(wires, _least_delay(setting, step))
-
-
-def _least_delay(setting: Setting, step: Step) -> float:
-    return float(
-        setting.keep("delay", step, lambda: float((from_one(setting, step) or flows_of(setting, step)).delay.min()))
-    )
 
 
 def same_flows(one: Step, other: Step) -> bool:

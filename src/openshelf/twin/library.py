@@ -42,11 +42,24 @@ class Spoken:
 
 
 def fastest_regime(
-    fabric: Fabric | None, kind: str, algorithm: str, who: Ids, nbytes: float, run_in: Callable[[Spoken], Collective]
+    fabric: Fabric | None,
+    kind: str,
+    algorithm: str,
+    who: Ids,
+    nbytes: float,
+    run_in: Callable[[Spoken, float], Collective | None],
 ) -> Collective | None:
-    """A collective as `run_in` runs it, in the regime where it is fastest; None if there is no library for it."""
-    made = [_launched(run_in(each), each) for each in regimes(fabric, kind, algorithm, len(who), nbytes)]
-    return min(made, key=lambda each: each.seconds, default=None)
+    """A collective as `run_in` runs it, in the regime where it is fastest; None if there is no library for it.
+
+    `run_in` is told of which time on nobody wants to know.
+    """
+    best: Collective | None = None
+    for each in regimes(fabric, kind, algorithm, len(who), nbytes):
+        made = run_in(each, (best.seconds if best else math.inf) - each.launch_s)
+        if made:
+            launched = _launched(made, each)
+            best = launched if best is None or launched.seconds < best.seconds else best
+    return best
 
 
 def nearer(flows: Collective, law: Collective) -> Collective:
@@ -127,25 +140,58 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
 
 @dataclass(frozen=True)
 class Domain:
-    """How many ranks share the innermost wires, these wires, and those beyond to the farthest rank."""
+    """How many ranks share the innermost wires, these wires, and those beyond from the first rank to the farthest.
+
+    Where ranks are in several domains, `sizes` is how many of them are in each; `ranks` is the most.
+    """
 
     ranks: int
     inside: tuple[str, ...]
     beyond: tuple[str, ...]
+    first: int
     farthest: int
+    sizes: tuple[int, ...] = ()
 
 
 def domain(fabric: Fabric, ranks: Ids | None = None) -> Domain:
-    """The domain of the first of some ranks, or of all."""
-    network = fabric.network
-    who = np.arange(network.ranks) if ranks is None else ranks
-    others = who[1:]
-    at, path = network.paths(np.repeat(who[:1], len(others)), others)
-    roles = np.bitwise_or.reduceat(np.left_shift(1, network.role[path].astype(np.int64)), at[:-1])
-    far = int(others[int(np.argmax(np.diff(at)))])
-    inside = tuple(dict.fromkeys(fabric.crossed(int(who[0]), int(others[0]))))
-    beyond = tuple(dict.fromkeys(fabric.crossed(int(who[0]), far)))
-    return Domain(1 + int((roles == roles[0]).sum()), inside, beyond, far)
+    """The domain of the most of some ranks, or of all."""
+    who = np.arange(fabric.network.ranks) if ranks is None else ranks
+    groups = _groups(fabric, who)
+    most = max(groups, key=len)
+    others = who[who != most[0]]
+    bits, hops = _crossed(fabric, int(most[0]), others)
+    sizes = tuple(len(each) for each in groups)
+    if len(most) == 1:  # no two of them share a domain: what they share is what joins the nearest
+        most = np.concatenate([most, others[bits == bits[0]]])
+        groups, sizes = [most], (len(most),) * -(-len(who) // len(most))
+    if len(groups) > 1:
+        outside = ~np.isin(others, most)
+        others, hops = others[outside], hops[outside]
+    far = int(others[int(np.argmax(hops))])
+    inside = tuple(dict.fromkeys(fabric.crossed(int(most[0]), int(most[1]))))
+    beyond = tuple(dict.fromkeys(fabric.crossed(int(most[0]), far)))
+    return Domain(len(most), inside, beyond, int(most[0]), far, sizes)
+
+
+def _groups(fabric: Fabric, who: Ids) -> list[Ids]:
+    """The ranks in each domain: those that reach one another as the fabric's first two do."""
+    inner, _ = _crossed(fabric, 0, np.array([1]))
+    rest, made = who, []
+    while len(rest):
+        bits, _ = _crossed(fabric, int(rest[0]), rest[1:])
+        same = np.concatenate([[True], bits == inner[0]])
+        made.append(rest[same])
+        rest = rest[~same]
+    return made
+
+
+def _crossed(fabric: Fabric, src: int, dst: Ids) -> tuple[Ids, Ids]:
+    """Which roles are crossed from a rank to others, as bits, and how many links."""
+    if not len(dst):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    at, path = fabric.network.paths(np.full(len(dst), src), dst)
+    word = np.left_shift(1, fabric.network.role[path].astype(np.int64))
+    return np.asarray(np.bitwise_or.reduceat(word, at[:-1])), np.diff(at)
 
 
 def by_library(fabric: Fabric | None, kind: str, who: Ids, nbytes: float) -> Collective:
@@ -208,15 +254,15 @@ def exchange_of(
 def _over_domains(
     fabric: Fabric, regime: LibraryRegime, found: Domain, kind: str, ranks: int, nbytes: float
 ) -> float | None:
-    """Domains that are not whole are counted as if they were."""
+    """A ring among domains has as many rails as the smallest of them has ranks."""
     inside = regime.law(found.inside)
     asked = work(regime.shape, kind, ranks)
     if inside is None or asked is None or regime.shape not in ("ring", "exchange"):
         return None
-    domains = -(-ranks // found.ranks)
+    domains, rails = len(found.sizes), min(found.sizes)
     step_s, s_per_byte = _between(fabric, regime, found)
     if regime.shape == "exchange":
-        near, far = (found.ranks - 1) / ranks * nbytes, (ranks - found.ranks) / ranks * nbytes
+        near, far = (found.ranks - 1) / ranks * nbytes, (ranks - rails) / ranks * nbytes
         moved_s = max(near * inside.s_per_byte, far * s_per_byte)
         return inside.launch_s + asked.steps * inside.step_s + moved_s + nbytes / ranks * inside.own_s_per_byte
     within, between = work("ring", kind, found.ranks), work("ring", kind, domains)
@@ -228,7 +274,7 @@ def _over_domains(
     if kind == "all_reduce":
         ways.append((2 * math.ceil(math.log2(domains)), 2.0))
         ways += [(2, 1.0)] if _adds_up(fabric) else []
-    far_s = min(steps * step_s + max(near_s, far * nbytes / found.ranks * s_per_byte) for steps, far in ways)
+    far_s = min(steps * step_s + max(near_s, far * nbytes / rails * s_per_byte) for steps, far in ways)
     return inside.launch_s + within.steps * inside.step_s + far_s
 
 
@@ -238,8 +284,8 @@ def _between(fabric: Fabric, regime: LibraryRegime, found: Domain) -> tuple[floa
     crossing = regime.on(outer)
     if crossing:
         return crossing.step_s.value, 1 / crossing.bandwidth_bytes_per_s.value
-    path = fabric.network.path(0, found.farthest)
-    said = fabric.semantics(1 << 20, 0, found.farthest)
+    path = fabric.network.path(found.first, found.farthest)
+    said = fabric.semantics(1 << 20, found.first, found.farthest)
     width = float(fabric.network.capacity_bytes_per_s[path].min())
     rate = min(width, said.rate_cap_bytes_per_s) * said.efficiency
     return said.overhead_s + float(fabric.network.latency_s[path].sum()), 1 / rate

@@ -12,10 +12,11 @@ import numpy as np
 
 from openshelf.errors import BadInput
 from openshelf.fabric import Ids, Network, nearest
-from openshelf.twin import dimensions
+from openshelf.twin import dimensions, folded
 from openshelf.twin.algorithms import ALGORITHMS, KINDS, NAMES, Step, fits, steps_of
 from openshelf.twin.circuits import switched
 from openshelf.twin.dimensions import BY, RAILS, SCATTERS, by_rails, divided, filled, in_groups, names_in, steps_in
+from openshelf.twin.folded import FOLDED, Folding, folded_steps, folding
 
 MOST_CHUNKS = 256
 LEAST_CHUNK = 65536
@@ -70,12 +71,16 @@ class Plans:
     sizes: tuple[int, ...] = ()
     which: tuple[int, ...] = ()
     order: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    _made: dict[Any, list[Step]] = field(default_factory=dict)
+    fold: Folding | None = None
+    made: dict[Any, list[Step]] = field(default_factory=dict)
+    """Steps that were made, by algorithm and chunks."""
 
     def __post_init__(self) -> None:
         self.sizes, self.which, self.order = filled(self.network.dimensions, self.ask.who)
         if not self.sizes and self.ask.dimension is None and not any(self.network.reconfiguration_s):
             self.sizes, self.which, self.order = divided(self.network.dimensions, self.ask.who)
+        if len(self.network.dimensions) > 1 and not any(self.network.reconfiguration_s):
+            self.fold = folding(self.network.dimensions[0], self.ask.who, self.ask.kind == "broadcast")
         at = self.ask.dimension
         if at is not None and not 0 <= at < len(self.sizes):
             raise BadInput(
@@ -96,6 +101,8 @@ class Plans:
             chunks = min(chunks, max(1, int(ask.nbytes // LEAST_CHUNK)))
         if algorithm == RAILS:
             return self._by_rails(chunks)
+        if algorithm.startswith(FOLDED):
+            return self._folded(algorithm, chunks)
         if many:
             return self._in_dimensions(algorithm, chunks)
         self._require_reducing(algorithm, self._spanned())
@@ -109,13 +116,13 @@ class Plans:
             ]
             return Plan(algorithm, self.order, [switched(self.network, self.order, steps)], chunks, False)
         key = (algorithm, chunks)
-        if key not in self._made:
-            if algorithm not in self._made:
-                self._made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
+        if key not in self.made:
+            if algorithm not in self.made:
+                self.made[algorithm] = steps_of(ask.kind, algorithm, len(ask.who), 1.0)
             size = ask.nbytes / chunks
-            steps = [replace(step, nbytes=step.nbytes * size) for step in self._made[algorithm]]
-            self._made[key] = switched(self.network, ask.who, steps)
-        return Plan(algorithm, ask.who, [self._made[key]], chunks, piped)
+            steps = [replace(step, nbytes=step.nbytes * size) for step in self.made[algorithm]]
+            self.made[key] = switched(self.network, ask.who, steps)
+        return Plan(algorithm, ask.who, [self.made[key]], chunks, piped)
 
     def _by_rails(self, chunks: int) -> Plan:
         if self.ask.kind != "all_to_all" or len(self.sizes) < 2 or any(self.network.reconfiguration_s):
@@ -124,9 +131,27 @@ class Plans:
                 f"dimensions or more of a network without circuit switches, and these fill {self.sizes or '(none)'}"
             )
         key = (RAILS, chunks)
-        if key not in self._made:
-            self._made[key] = by_rails(self.sizes, self.ask.nbytes / chunks)
-        return Plan(RAILS, self.order, [self._made[key]], chunks, False)
+        if key not in self.made:
+            self.made[key] = by_rails(self.sizes, self.ask.nbytes / chunks)
+        return Plan(RAILS, self.order, [self.made[key]], chunks, False)
+
+    def _folded(self, algorithm: str, chunks: int) -> Plan:
+        ask, fold = self.ask, self.fold
+        if fold is None or ask.kind not in folded.KINDS:
+            raise BadInput(
+                f"there is no {ask.kind} by {algorithm!r} here; there is one for {', '.join(folded.KINDS)} among ranks "
+                "that fill the nodes of a network of at least two dimensions unevenly, without circuit switches"
+            )
+        names = names_in(algorithm.removeprefix(FOLDED), len(fold.sizes))
+        if "in_switch" in names:
+            raise BadInput(f"switches do not reduce for a part of their ranks; {algorithm!r} would have them do so")
+        key = (algorithm, chunks)
+        if key not in self.made:
+            if algorithm not in self.made:
+                self.made[algorithm] = folded_steps(ask.kind, names, fold, 1.0, self.made)
+            size = ask.nbytes / chunks
+            self.made[key] = [replace(step, nbytes=step.nbytes * size) for step in self.made[algorithm]]
+        return Plan(algorithm, fold.ranks, [self.made[key]], chunks, chunks > 1)
 
     def _in_dimensions(self, algorithm: str, chunks: int) -> Plan:
         ask, rotating = self.ask, algorithm.startswith(ROTATING)
@@ -145,10 +170,10 @@ class Plans:
         variants = []
         for first in firsts:
             key = (algorithm, chunks, first)
-            if key not in self._made:
-                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self._made)
-                self._made[key] = switched(self.network, self.order, steps)
-            variants.append(self._made[key])
+            if key not in self.made:
+                steps = steps_in(ask.kind, names, self.sizes, ask.nbytes / chunks, first, self.made)
+                self.made[key] = switched(self.network, self.order, steps)
+            variants.append(self.made[key])
         return Plan(algorithm, self.order, variants, chunks, chunks > 1)
 
     def candidates(self) -> list[str]:
@@ -168,7 +193,7 @@ class Plans:
         kept = [name for name in made if small.get(name, True)]
         pairs = count * (count - 1) * self._hops() <= _MOST_BESIDE
         rails = ask.kind == "all_to_all" and len(self.sizes) > 1 and self._indirect() and pairs
-        return (kept or made) + ([RAILS] if rails else []) + self._combined()
+        return (kept or made) + ([RAILS] if rails else []) + self._combined() + self._through_a_core()
 
     def _indirect(self) -> bool:
         """Ranks that differ in all dimensions may be reached by links that others do not use."""
@@ -179,8 +204,7 @@ class Plans:
         kind = self.ask.kind
         if not self.sizes or kind not in dimensions.KINDS:
             return []
-        phase = {"all_to_all": kind, "all_reduce": "reduce_scatter", "broadcast": "all_gather"}.get(kind, kind)
-        each = [self._fitting(phase, at) for at in range(len(self.sizes))]
+        each = [self._fitting(self._phase(), at) for at in range(len(self.sizes))]
         last = self._fitting(kind, len(self.sizes) - 1)
         same = [[name] * (len(each) - 1) for name in each[0] if all(name in names for names in each[:-1])]
         inner = [list(names) for names in product(*each[:-1])]
@@ -190,6 +214,35 @@ class Plans:
         if kind in ("all_reduce", "reduce_scatter", "all_gather") and not any(self.network.reconfiguration_s):
             made += [ROTATING + BY.join([*names, names[0]]) for names in same if names[0] in each[-1]]
         return made
+
+    def _through_a_core(self) -> list[str]:
+        """An algorithm for each dimension of the core, in every combination."""
+        if self.fold is None or self.ask.kind not in folded.KINDS:
+            return []
+        *inner, last = self.fold.sizes
+        each = [[name for name in NAMES if fits(self._phase(), name, size)] for size in inner]
+        each.append([name for name in NAMES if fits(self.ask.kind, name, last)])
+        return [FOLDED + BY.join(names) for names in product(*each) if "in_switch" not in names]
+
+    def varied(self, algorithm: str) -> list[str]:
+        """The same with another algorithm in one of its dimensions, where there are more than two."""
+        rotating = ROTATING if algorithm.startswith(ROTATING) else ""
+        names = algorithm.removeprefix(ROTATING).split(BY)
+        if len(names) < 3 or algorithm.startswith(FOLDED):
+            return []
+        made = []
+        for at in range(len(names)):
+            last = at == len(names) - 1 and not rotating
+            kind = self.ask.kind if last else self._phase()
+            for name in self._fitting(kind, at):
+                other = [*names[:at], name, *names[at + 1 :]]
+                made += [rotating + BY.join(other)] if name != names[at] else []
+        return made
+
+    def _phase(self) -> str:
+        """What all dimensions but the last do."""
+        kind = self.ask.kind
+        return {"all_reduce": "reduce_scatter", "broadcast": "all_gather"}.get(kind, kind)
 
     def _fitting(self, kind: str, at: int) -> list[str]:
         """The algorithms for a phase in one of the dimensions that the ranks fill."""
@@ -203,7 +256,7 @@ class Plans:
         return max(1.0, len(self.network.paths(who[:64], far, self.ask.salt)[1]) / len(far))
 
     def _dimensional(self, algorithm: str) -> bool:
-        return algorithm == "hierarchical" or BY in algorithm or algorithm.startswith(ROTATING)
+        return algorithm == "hierarchical" or BY in algorithm or algorithm.startswith((ROTATING, FOLDED))
 
     def _spanned(self) -> tuple[int, ...]:
         """The network's dimensions in which the ranks, or those of one group, differ."""
@@ -234,7 +287,7 @@ def require_known(kind: str, algorithm: str) -> None:
     if kind not in KINDS:
         raise BadInput(f"there is no collective {kind!r}; there is {', '.join(KINDS)}{nearest(kind, KINDS)}")
     known = (*NAMES, "hierarchical", RAILS)
-    for name in algorithm.removeprefix(ROTATING).split(BY):
+    for name in algorithm.removeprefix(ROTATING).removeprefix(FOLDED).split(BY):
         if name not in known and algorithm != "best":
             raise BadInput(
                 f"there is no algorithm {name!r}; there is best, {', '.join(known)}, and one for each dimension, such "

@@ -20,16 +20,19 @@ import numpy as np
 from openshelf import _core
 from openshelf.fabric import Ids, Network, Values
 from openshelf.twin.algorithms import Step
-from openshelf.twin.alike import alike, coarse
+from openshelf.twin.alike import Classes, alike, classes, coarse
+from openshelf.twin.bounds import alone, at_most
 from openshelf.twin.costs import latencies
 from openshelf.twin.flows import Flows, Setting, at_once, flows_of, from_one, of_orbits, same_flows
 from openshelf.twin.graph import add_chunks
 from openshelf.twin.tasks import Tasks, Times, run
 
 LOCK_STEP = "steps solved once: all ranks in step"
+ONE_STEP = "steps solved once: the busiest way sets the time"
 WALK = "steps solved once: nothing shared, ranks late by their delays"
 GRAPH = "every flow"
 ALIKE = "one flow for all that are alike"
+HELD_BACK = "every flow as slow as its way may make it: approximate"
 DRIFTING = "flows as long as in their step alone: approximate"
 COARSE = "links as busy as the busiest of their role: approximate"
 _SAME = 1e-9
@@ -38,8 +41,11 @@ _MOST_PIPED = 4e7  # the same, where chunks go one behind the other
 _FEW = 2000  # flows of a graph, up to which nobody looks for flows that are alike
 _MOST_ALIKE = 400_000  # flows of all steps, up to which somebody does
 _MOST_FOLLOWED = 2e7  # flows of one repeated step that are followed in that case
-_MOST_EFFORT = 1e9  # of a run of flows that are alike, see `_effort`: some tenths of a second
+_MOST_EFFORT = 2e8  # of a run of flows that are alike, see `_effort`: some tenths of a second
+_MAKING, _OF_HOP, _OF_CLASSES, _OF_TASK, _OF_EVENT = 4e6, 250.0, 200.0, 500.0, 5.0  # nanoseconds, about
 _BESIDE = 10_000  # flows, of which no more are solved at once: many begin and end together
+_NEAR = 2e-3  # of a step's time: what its ends handled in batches may be off, too
+_TOO_MANY = 200_000  # flows of one step, which are not simulated
 _MANY = 20_000  # flows of one step, from which on their ends are handled in batches
 
 
@@ -65,6 +71,12 @@ def seconds_of(setting: Setting, steps: Sequence[Step], how: str = "auto") -> tu
     if all(each is not None for each in by_one):
         few = [each for each in by_one if each is not None]
         return _run_small(setting, of_orbits(setting.network), [few], 1, 1, 0), ALIKE
+    if len(steps) == 1 and steps[0].times == 1 and not setting.network.whole_messages:
+        least, most = alone(setting, steps[0])
+        if most <= least * (1 + _SAME):
+            return most, ONE_STEP
+        if (most <= least * (1 + _NEAR) and len(steps[0].src) >= _MANY) or len(steps[0].src) >= _TOO_MANY:
+            return most, HELD_BACK
     solved: list[_Solved] = []
     for step in steps:
         solved.append(_again(setting, step, solved) or _solve(setting, step))
@@ -108,19 +120,36 @@ def _by_classes(setting: Setting, variants: Sequence[Sequence[Step]], chunks: in
     total = chunks * sum(step.flows for step in steps)
     if setting.network.whole_messages or total <= _FEW or every > _MOST_ALIKE:
         return None
-    shape, key = ("unlike", tuple((id(step.src), id(step.dst)) for step in steps)), tuple(id(step) for step in steps)
-    if shape in setting.kept:
-        return None  # chunks of another size are no more alike
-    if key not in setting.kept:
-        priced = [[flows_of(setting, step) for step in each] for each in variants]
-        setting.kept[key] = alike(setting.network, priced, len(setting.ranks)), steps
-    found = setting.kept[key][0]
-    if found is None:
-        setting.kept[shape] = steps
+    priced = [[flows_of(setting, step) for step in each] for each in variants]
+    key = ("alike", tuple((id(step.src), id(step.dst), id(step.over), step.inside) for step in steps))
+    made = None
+    for turn in range(2):  # flows of another size are mostly alike as those of the size before were
+        if key not in setting.kept or turn:
+            setting.kept[key] = (_alike(setting, steps, priced), steps)
+        found = setting.kept[key][0]
+        made = found and found.of(priced)
+        if made is not None or found is None:
+            break
+    if made is None or _effort(made.variants, chunks) > _MOST_EFFORT:
         return None
-    if _effort(found.variants, chunks) > _MOST_EFFORT:
+    return _run_small(setting, made.network, made.variants, made.ranks, chunks, active)
+
+
+def _alike(setting: Setting, steps: Sequence[Step], priced: Sequence[Sequence[Flows]]) -> Classes | None:
+    if 2 * sum(_classes(setting, step) for step in steps) > sum(len(step.src) for step in steps):
         return None
-    return _run_small(setting, found.network, found.variants, found.ranks, chunks, active)
+    setting.count(_OF_CLASSES * sum(len(flows.path) for each in priced for flows in each))
+    return alike(setting.network, priced, len(setting.ranks))
+
+
+def _classes(setting: Setting, step: Step) -> int:
+    """Classes of a step's flows at the least; the same for steps of any size between the same ranks."""
+    key = ("classes", id(step.src), id(step.dst))
+    if key not in setting.ways:
+        many = len(step.src) > _FEW
+        found = classes(setting.network, flows_of(setting, step), len(setting.ranks)) if many else 0
+        setting.ways[key] = (found, step)
+    return int(setting.ways[key][0])
 
 
 def _run_small(
@@ -128,8 +157,9 @@ def _run_small(
 ) -> float:
     tasks = Tasks(network, setting.costs)
     add_chunks(tasks, variants, ranks, chunks, active)
-    setting.count(_effort(variants, chunks))
-    return run(tasks).seconds
+    made = run(tasks)
+    setting.count(_spent(made, sum(len(each.path) for steps in variants for each in steps)))
+    return made.seconds
 
 
 def _run(
@@ -137,16 +167,23 @@ def _run(
 ) -> Times:
     tasks = Tasks(setting.network, setting.costs)
     add_steps(tasks, setting, variants, chunks, active)
-    setting.count(_effort([[flows_of(setting, step) for step in steps] for steps in variants], chunks))
-    return run(tasks, (), window_s)
+    made = run(tasks, (), window_s)
+    setting.count(_spent(made, sum(len(flows_of(setting, step).path) for steps in variants for step in steps)))
+    return made
 
 
 def _effort(variants: Sequence[Sequence[Flows]], chunks: int) -> float:
-    """What a run costs: its flows, each as often as it is about to be solved beside others."""
+    """What a run may cost: its flows, each as often as it is about to be solved beside others."""
     flows = chunks * sum(len(each) * each.times for steps in variants for each in steps) / len(variants)
     phases = max(sum(each.times for each in steps) for steps in variants)
     beside = min(chunks, phases) * max(len(each) for steps in variants for each in steps)
     return flows * min(beside, _BESIDE)
+
+
+def _spent(made: Times, hops: int) -> float:
+    """What a run has cost, in about nanoseconds: each event looks at all that move; and making its tasks."""
+    moving = float((made.finish - made.start).sum()) / made.seconds if made.seconds else 0.0
+    return _MAKING + _OF_HOP * hops + _OF_TASK * len(made.start) + _OF_EVENT * made.events * moving
 
 
 def add_steps(
@@ -235,7 +272,7 @@ def _drifting(setting: Setting, solved: Sequence[_Solved]) -> float:
         src, dst = each.step.src, each.step.dst
         wire = next((wire for step, wire in alone if same_flows(step, each.step)), None)
         if wire is None:
-            wire = each.wire if each.even or not each.shared else _alone(setting, each)
+            wire = each.wire if each.even or not each.shared else _alone(setting, each.step)
             alone.append((each.step, wire))
         single = len(np.unique(src)) == len(src)  # else its flows share what leaves a rank already
         received = np.zeros(count, bool)
@@ -246,9 +283,8 @@ def _drifting(setting: Setting, solved: Sequence[_Solved]) -> float:
             start = np.maximum(ready[src], free[src]) if single else ready[src]
             free[src] = start + wire
             arrive = start + each.delay + wire
-            ready[received] = 0.0
             np.maximum.at(ready, dst, arrive)
-            ready[src[~received[src]]] = arrive[~received[src]]
+            np.maximum.at(ready, src[~received[src]], arrive[~received[src]])
             last = max(last, float(arrive.max()))
             half = last if turn == most // 2 else half
         if each.step.times > most:
@@ -257,10 +293,12 @@ def _drifting(setting: Setting, solved: Sequence[_Solved]) -> float:
     return last
 
 
-def _alone(setting: Setting, solved: _Solved) -> Values:
-    """Seconds on the wires of each flow of a step: those that end give their share to others."""
-    one = at_once(solved.step)
-    return np.asarray(_run(setting, [[one]], 1, 0, _window(setting, [one])).finish - solved.delay)
+def _alone(setting: Setting, step: Step) -> Values:
+    """Seconds on the wires of each flow of a step: those that end give their share to others, unless they are many."""
+    if len(step.src) >= _MANY:
+        return at_most(setting, step)
+    one = at_once(step)
+    return np.asarray(_run(setting, [[one]], 1, 0).finish - flows_of(setting, one).delay)
 
 
 def _window(setting: Setting, steps: Sequence[Step]) -> float:

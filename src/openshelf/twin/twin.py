@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 from openshelf.errors import BadInput
 from openshelf.fabric import Fabric, Network, Semantics, weakest
 from openshelf.twin.algorithms import Step
+from openshelf.twin.bounds import carried_by
 from openshelf.twin.choose import best_of, seconds_by
 from openshelf.twin.collective import Collective
 from openshelf.twin.costs import Costs
-from openshelf.twin.flows import Setting, carried_by
+from openshelf.twin.flows import Setting
 from openshelf.twin.library import Spoken, by_library, exchange_of, fastest_regime, known_to_library, nearer
 from openshelf.twin.load import load_of
 from openshelf.twin.plans import MOST_CHUNKS, Ask, Plan, Plans, require_known
@@ -50,6 +51,9 @@ class Twin:
         self.peer_s = 0.0
         """What each further peer of a rank adds to a step of a collective: a regime of a library says."""
         self._known: dict[Any, Collective] = {}
+        self._steps: dict[Any, Any] | None = None
+        self._ways: dict[Any, dict[Any, Any]] = {}
+        """Steps of a collective and their ways, while it is run in several regimes."""
 
     def send(self, src: int, dst: int, nbytes: float) -> float:
         """Seconds of one transfer, alone on the network."""
@@ -104,16 +108,22 @@ class Twin:
         if algorithm == "library":
             return by_library(self.fabric, ask.kind, ask.who, ask.nbytes)
 
-        def in_regime(regime: Spoken) -> Collective:
+        steps: dict[Any, Any] = {}
+        ways: dict[Any, dict[Any, Any]] = {}
+
+        def in_regime(regime: Spoken, below_s: float) -> Collective | None:
             inside = copy.copy(self)
             inside.costs, inside.peer_s = regime.costs, regime.peer_s
+            inside._steps, inside._ways = steps, ways
             if not regime.in_switch:  # in this regime the library leaves it to ranks to reduce
                 inside.network = replace(self.network, reducing=())
-            return inside._simulate(ask, algorithm)
+            return inside._simulate(ask, algorithm, below_s)
 
         made = fastest_regime(self.fabric, ask.kind, algorithm, ask.who, ask.nbytes, in_regime)
         if made is None:
-            return self._simulate(ask, algorithm)
+            made = self._simulate(ask, algorithm)
+            assert made
+            return made
         if algorithm != "best" or ask.dimension is not None or ask.chunks:
             return made
         law = known_to_library(self.fabric, ask.kind, ask.who, ask.nbytes)
@@ -181,10 +191,16 @@ class Twin:
         """The algorithms that `best` chooses from for the first so many ranks."""
         return Plans(self.network, Ask(kind, 1.0, np.arange(ranks))).candidates()
 
-    def _simulate(self, ask: Ask, algorithm: str) -> Collective:
+    def _simulate(self, ask: Ask, algorithm: str, below_s: float = math.inf) -> Collective | None:
+        """None if the best would not take less than `below_s`."""
         plans = Plans(self.network, ask)
+        if self._steps is not None:
+            plans.made = self._steps
         if algorithm == "best":
-            plan, seconds, how = best_of(plans, lambda each: self._setting(ask, each))
+            found = best_of(plans, lambda each: self._setting(ask, each), below_s)
+            if found is None:
+                return None
+            plan, seconds, how = found
         else:
             plan = plans.plan(algorithm)
             seconds, how = seconds_by(self._setting(ask, plan), plan, ask)
@@ -196,7 +212,9 @@ class Twin:
         return Collective(*made, chunks=plan.chunks)
 
     def _setting(self, ask: Ask, plan: Plan) -> Setting:
-        return Setting(self.network, plan.ranks, self.costs, self.reduce_bytes_per_s, ask.salt, peer_s=self.peer_s)
+        ways = {} if self._steps is None else self._ways.setdefault(plan.ranks.tobytes(), {})
+        made = (self.network, plan.ranks, self.costs, self.reduce_bytes_per_s, ask.salt)
+        return Setting(*made, peer_s=self.peer_s, ways=ways)
 
     def _trust(self, setting: Setting, steps: Sequence[Step]) -> tuple[str, tuple[str, ...]]:
         """What the fabric says of the figures that steps went by: their source, and sizes beyond what is known."""

@@ -16,11 +16,14 @@ from openshelf import Space
 from openshelf.errors import BadInput, UnknownName
 from openshelf.space import new_hosts_file
 from tests.conftest import needs_root
+from tests.elf import sanitizer
 
 CREATE = "import openshelf; openshelf.Space.create('demo', '16MiB')"
 OPEN = "import openshelf; openshelf.Space.open('shelf')"
+few_addresses = pytest.mark.skipif(sanitizer() is not None, reason="the sanitizer's shadow takes more addresses")
 
 
+@few_addresses
 @pytest.mark.parametrize("code", [CREATE, OPEN], ids=["create", "open"])
 def test_a_limit_of_addresses_is_named(space: Space, home: Path, code: str) -> None:
     limit = 64 << 30
@@ -38,6 +41,7 @@ def test_a_limit_of_addresses_is_named(space: Space, home: Path, code: str) -> N
     assert sorted(path.name for path in home.iterdir()) == [".lock", "shelf"]
 
 
+@few_addresses
 def test_a_space_with_a_small_reserve_fits_a_limit_of_addresses(home: Path) -> None:
     limit = 48 << 30
     code = "import openshelf; openshelf.Space.create('demo', '16MiB', reserve='32GiB')['a'] = [1]"

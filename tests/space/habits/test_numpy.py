@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from openshelf import Array, Space
-from openshelf.errors import BadInput, Mismatch, NotPermitted, OutOfRange
+from openshelf.errors import BadInput, Mismatch, NotPermitted, OpenshelfError, OutOfRange
 from tests.processes import Peer
 from tests.space import shelf
 
@@ -169,6 +169,55 @@ def test_one_number_converts_and_several_have_no_truth(space: Space, array: Arra
     for ambiguous in (bool, int, float):
         with pytest.raises(BadInput, match=r"shape \(2, 3\) is no"):
             ambiguous(array)
+
+
+CONVERSIONS = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+    "bytearray": bytearray,
+    "format": lambda value: format(value, "08.3f"),
+    "list item": lambda value: list("abcdefgh")[value],
+}
+VALUES = [
+    np.int64(3),
+    np.uint8(7),
+    2.5,
+    1 + 2j,
+    np.arange(5),
+    np.arange(3, dtype="uint8"),
+    np.ones((2, 2)),
+    np.array([2]),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_a_conversion_gives_what_numpys_gives_or_refuses(space: Space, convert: Any, value: Any) -> None:
+    try:
+        expected = convert(np.asarray(value))
+    except Exception:
+        expected = None
+    try:
+        got = convert(space.put("x", value))
+    except (OpenshelfError, ValueError, np.exceptions.ComplexWarning):
+        return
+    assert expected is None or got == expected
+
+
+def test_numbers_bytes_and_formats_are_the_views(space: Space, array: Array) -> None:
+    assert complex(space.put("z", 1 + 2j)) == 1 + 2j
+    assert "abc"[space.put("one", 1)] == "b"
+    assert f"{space.put('pi', 3.14159):.2f}" == "3.14"
+    assert f"{array}" == repr(array)
+    assert bytes(array[1]) == array.numpy()[1].tobytes()
+    assert bytes(space.put("ints", np.arange(3))) == np.arange(3).tobytes()
+    assert bytes(space.full("half", 2, 1.0, "bfloat16")) == b"\x80?\x80?"
+    with pytest.raises(BadInput, match=r"int64 \(3,\) is no index; bytes\(array\) gives its bytes"):
+        bytearray(space["ints"])
 
 
 def test_asarray_does_not_copy_unless_it_must(array: Array) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openshelf import Space
-from openshelf.errors import BadInput, Mismatch
+from openshelf.errors import BadInput, Mismatch, OutOfRange, UnknownName
 from openshelf.space import spaces
 from tests.junk import raw_errors, raw_errors_of_methods
 
@@ -79,10 +79,35 @@ def test_what_was_expected_is_named(space: Space) -> None:
         space.new("a", 3, home=1.5)  # type: ignore[arg-type]
     with pytest.raises(Mismatch, match="numpy makes no array of this list"):
         space.put("a", [[1], [1, 2]])
-    with pytest.raises(Mismatch, match="'text' cannot be written"):
+    with pytest.raises(Mismatch, match=r"'text' is no value for int8 \(3,\): "):
         space.full("a", 3, "text", "int8")
+    with pytest.raises(Mismatch, match=r"300 is no value for int8 \(3,\): .*out of bounds"):
+        space.full("a", 3, 300, "int8")
     with pytest.raises(Mismatch, match="is no value for bfloat16"):
         space.full("a", 3, "text", "bfloat16")
     with pytest.raises(BadInput, match="backing is a path"):
         Space.create("other", "1MiB", backing=5)  # type: ignore[arg-type]
+    for name in ("-x", ".hidden", "\xe9", "a b"):
+        with pytest.raises(BadInput, match=r"a-z, A-Z, 0-9, '_', '-', '\.', the first a letter, a digit or '_'"):
+            Space.create(name, "1MiB")
     assert list(space) == []
+
+
+def test_a_directory_that_is_no_space_is_said_to_be_none(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for call in (Space.open, Space.remove):
+        with pytest.raises(UnknownName, match="that directory has none of the files of one"):
+            call(tmp_path)
+
+
+def test_what_a_user_gets_has_a_name_for_its_repr(space: Space) -> None:
+    made = [space.folder("f"), space.lock("l"), space.barrier("b", 1), space.counter("c"), space.channel("q", 2, 8)]
+    assert list(map(repr, made)) == ["Folder('f/')", "Lock('l')", "Barrier('b')", "Counter('c')", "Channel('q')"]
+    assert repr(space.zeros("word", 2, "int32").atomic(1)) == "Atomic(int32 at byte 4 of 'word')"
+
+
+def test_a_number_that_is_no_element_is_out_of_range(space: Space) -> None:
+    array = space.zeros("a", (2, 3), "int64")
+    for index in (-1, 6):
+        with pytest.raises(OutOfRange, match="is out of range for an array of 6 elements"):
+            array.atomic(index)

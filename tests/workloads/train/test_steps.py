@@ -12,6 +12,7 @@ import pytest
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import Fabric
 from openshelf.twin.ops import accelerator
+from openshelf.twin.serve.model import find_model
 from openshelf.workloads.train import (
     CHUNK,
     MODELS,
@@ -191,3 +192,60 @@ def test_a_cluster_is_taken_from_a_fabric() -> None:
     found = Cluster.of(Fabric.load("dgx-h100-ib"))
     assert (found.count, found.node, found.accelerator.name) == (256, 8, "h100_sxm")
     assert found.node_bytes_per_s > 5 * found.net_bytes_per_s
+
+
+FABRIC = """
+name: mine
+endpoint: gpu
+places:
+  - name: hbm
+    tier: device
+    capacity_bytes: {value: 80e9, source: assumed}
+    read_bandwidth_bytes_per_s: {value: 2e12, source: assumed}
+    write_bandwidth_bytes_per_s: {value: 2e12, source: assumed}
+    latency_s: {value: 5e-7, source: assumed}
+compute:
+  - {name: host, place: hbm}
+  - {name: gpu, place: hbm, gemm: [{dtype: bfloat16, rate_flop_per_s: {value: 3e14, source: assumed}}]}
+wires:
+  - {name: wire, protocol: infiniband, bandwidth_bytes_per_s: {value: 5e10, source: assumed}, latency_s: {value: 1e-6,
+     source: assumed}}
+switches:
+  - {name: switch, ports: 64, port_bandwidth_bytes_per_s: {value: 5e10, source: assumed}, latency_s: {value: 2e-7,
+     source: assumed}}
+topology:
+  single_switch: {endpoints: 16, link: wire, switch: switch}
+"""
+
+
+def cluster_of(folder: Path, text: str) -> Cluster:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return Cluster.of(Fabric.load(str(path)))
+
+
+def test_a_cluster_has_the_accelerator_at_its_endpoints_or_says_what_is_missing(tmp_path: Path) -> None:
+    assert cluster_of(tmp_path, FABRIC).accelerator.name == "gpu"
+    with pytest.raises(
+        BadInput, match="'host' of fabric 'mine' is no known accelerator and has no rates: add its `gemm`"
+    ):
+        cluster_of(tmp_path, FABRIC.replace("endpoint: gpu", "endpoint: host"))
+    without = FABRIC[: FABRIC.index("compute:")] + FABRIC[FABRIC.index("wires:") :]
+    with pytest.raises(BadInput, match="has no compute: describe its accelerator"):
+        cluster_of(tmp_path, without.replace("endpoint: gpu\n", ""))
+
+
+def test_an_error_is_claimed_only_where_steps_were_measured(tmp_path: Path) -> None:
+    hopper = constants_of("nemo-hopper")
+    assert hopper.accuracy(Cluster.of(Fabric.load("dgx-h100-ib")), "fp8").startswith("about 4 % off")
+    assert "in bfloat16 nothing was measured" in hopper.accuracy(Cluster.of(Fabric.load("dgx-h100-ib")), "bfloat16")
+    mine = cluster_of(tmp_path, FABRIC)
+    assert constants_of("auto", mine).accuracy(mine, "bfloat16").startswith("on gpu in bfloat16 nothing was measured")
+
+
+def test_a_model_has_the_names_that_people_give_it() -> None:
+    for name in ("llama3.1-8b", "llama-3.1-8b", "Llama-3.1-8B"):
+        assert model_of(name) is MODELS["llama3.1-8b"]
+        assert find_model(name).name == "llama-3.1-8b"
+    with pytest.raises(UnknownName, match=r"config.json; did you mean 'llama3.1-8b'"):
+        model_of("llama3.1-8c")

@@ -104,7 +104,10 @@ def _fewest(below: int, ups: int, ports: int) -> int:
 
 def _require_ports(switch: SwitchClass, needed: int, which: str, remedy: str = "links") -> None:
     if needed > switch.ports:
-        raise BadInput(f"{which} of class {switch.name!r} has {switch.ports} ports and needs {needed} {remedy}")
+        raise BadInput(
+            f"{which} of class {switch.name!r} has {switch.ports} ports and needs {needed} {remedy}; take a switch "
+            "with more, or describe several as one of a kind of your own"
+        )
 
 
 def _made(

@@ -96,6 +96,8 @@ def scalepool(
     require("memories", memories, 0)
     if bool(spines) == bool(shape):
         raise BadInput("racks are joined either by `spines` (a Clos) or in a torus of some `shape`: give one of them")
+    if shape and uplinks_per_spine != 1:
+        raise BadInput(f"uplinks_per_spine is {uplinks_per_spine!r}, and a torus of some `shape` has no spines")
     each = memories_per_leaf or per_rack
     if each > per_rack:
         raise BadInput(f"memories_per_leaf is {each}; expected at most the {per_rack} ports that a rack's leaf has")

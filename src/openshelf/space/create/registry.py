@@ -102,7 +102,10 @@ def locked(root: Path | None = None) -> Iterator[Path]:
 
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(_text(name)):
-        raise BadInput(f"{name!r} is not a name for a space; expected 1 to 64 letters, digits, '_', '-', '.'")
+        raise BadInput(
+            f"{name!r} is not a name for a space; expected 1 to 64 of a-z, A-Z, 0-9, '_', '-', '.', the first a "
+            "letter, a digit or '_'"
+        )
     return name
 
 
@@ -146,7 +149,10 @@ def find(name: str | os.PathLike[str]) -> Path:
         return find_directory(str(path), directory)
     try:
         # Links in a path that a caller gives are the caller's; what they lead to is looked at when it is opened.
-        return find_directory(str(name), path.resolve())
+        found = find_directory(str(name), path.resolve())
+        if not os.path.lexists(found / "control"):
+            raise UnknownName(f"there is no space at {found}: that directory has none of the files of one")
+        return found
     except (OSError, RuntimeError) as error:
         if isinstance(error, OpenshelfError):
             raise

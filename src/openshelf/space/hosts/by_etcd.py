@@ -87,7 +87,8 @@ def _realm(spec_id: str) -> int:
 
 
 def _listed(url: EtcdUrl, key: Hosts, hosts: tuple[str, ...], base: int, reserve: int, realm: int) -> Hosts:
-    return Hosts(key.path, key.key, hosts, reserve, base, (), Agreement(url.servers, url.space, realm))
+    agreement = Agreement(url.servers, url.space, realm)
+    return Hosts(key.path, key.key, hosts, reserve, base, agreement=agreement)
 
 
 def locate(url: EtcdUrl, hosts: Named) -> tuple[Hosts, int]:

@@ -7,6 +7,8 @@ reads only that line.
     hosts: ["10.0.0.1:7400", "10.0.0.2:7400"] # a host's number is its place here
     reserve: 128GiB                           # optional: addresses of one host
     base: {demo: 0x2400_0000_0000}            # optional: where a space's addresses begin; or one number for all
+
+Instead of a list, `hosts: job` means the nodes of the Slurm or torchrun job that the process is of, with one `port`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import yaml
 from openshelf import _core, _files
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
-from openshelf.space.hosts.urls import host_port, own_host
+from openshelf.space.hosts import job
+from openshelf.space.hosts.urls import JOB, host_port, own_host
 
 ENVIRONMENT = "OPENSHELF_HOSTS"
 MOST_HOSTS = 32
@@ -52,6 +55,7 @@ class Hosts:
     reserve: int = GRANULE
     base: int | None = None  # of every space
     bases: tuple[tuple[str, int], ...] = ()  # of some
+    own: int | None = None  # in a job: which host this one is
     agreement: Agreement | None = None
 
     @property
@@ -73,6 +77,14 @@ class Hosts:
                 f"{format_size(LAST - FIRST)} of addresses that are free in every process; reserve less, or give a base"
             )
         return FIRST + _hash(space) % bases * GRANULE
+
+    def own_of(self, named: str | None) -> int:
+        """Which host this one is: what a URL or an option names if that is here, else the only one that is."""
+        if self.own is not None and named in (None, JOB, self.hosts[self.own]):
+            return self.own
+        if named == JOB:
+            raise BadInput(f"the host 'job' goes with `hosts: job`; {self.path} lists {', '.join(self.hosts)}")
+        return self.number(own_host(named, self.hosts))
 
     def number(self, host: str) -> int:
         """Which host of the list that is."""
@@ -147,16 +159,26 @@ class _Reader:
         found: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name not in ("key", "hosts", "base", "reserve"):
-                raise self.wrong(key, f"unknown key {name!r}; expected key, hosts, base, reserve")
+            if name not in ("key", "hosts", "base", "reserve", "port"):
+                raise self.wrong(key, f"unknown key {name!r}; expected key, hosts, base, reserve, port")
             if name in found:
                 raise self.wrong(key, f"{name!r} is given twice")
             found[name] = value
         for name in ("key",) if only_key else ("key", "hosts"):
             if name not in found:
                 raise self.wrong(node, f"{name!r} is missing")
-        names = () if only_key else self.names(found["hosts"])
-        made: dict[str, Any] = {"key": self.key(found["key"]), "hosts": names}
+        made: dict[str, Any] = {"key": self.key(found["key"])}
+        if only_key:
+            made["hosts"] = ()
+        elif isinstance(found["hosts"], yaml.ScalarNode) and found["hosts"].value == JOB:
+            listed = job.of_environment(self.port(found["port"]) if "port" in found else job.DEFAULT_PORT)
+            if len(listed.hosts) > MOST_HOSTS:
+                raise self.wrong(found["hosts"], f"the job has {len(listed.hosts)} nodes, the most are {MOST_HOSTS}")
+            made |= {"hosts": tuple(host_port(name) for name in listed.hosts), "own": listed.own}
+        elif "port" in found:
+            raise self.wrong(found["port"], "'port' goes with `hosts: job`; in a list each host has its own")
+        else:
+            made["hosts"] = self.names(found["hosts"])
         if "reserve" in found:
             made["reserve"] = self.reserve(found["reserve"])
         if "base" in found:
@@ -198,6 +220,12 @@ class _Reader:
             raise self.wrong(node, f"expected 1 to {MOST_HOSTS} hosts, got {len(names)}")
         return tuple(names)
 
+    def port(self, node: yaml.Node) -> int:
+        text = self.scalar(node, "a port")
+        if not text.isdecimal() or not 1 <= int(text) <= 65535:
+            raise self.wrong(node, f"'port' must be 1 to 65535, got {text!r}")
+        return int(text)
+
     def reserve(self, node: yaml.Node) -> int:
         text = self.scalar(node, "a size")
         try:
@@ -223,16 +251,16 @@ class _Reader:
 
 def own_number(listed: Hosts, named: str | None = None) -> int:
     """Which host we are: `named`, or the only one of the list that is here."""
-    if named is not None:
-        return listed.number(named)
-    return listed.number(own_host(None, listed.hosts))
+    return listed.own_of(None) if named is None else listed.number(named)
 
 
-def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
-    """Writes a file with a new random key, readable by its owner only. NameTaken if there is one.
+def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str], *, key: bytes | None = None) -> Hosts:
+    """Writes a file with `key` (a new random one), readable by its owner only. NameTaken if there is one.
 
     Without hosts it is a key for spaces whose hosts agree in etcd.
     """
+    if key is not None and len(key) != 32:
+        raise BadInput(f"a key has 32 bytes, this one has {len(key)}")
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
         raise BadInput(f"expected a list of HOST:PORT, got {hosts!r}")
     names = [host_port(host) for host in hosts]
@@ -242,7 +270,7 @@ def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str]) -> Hosts:
         raise BadInput(f"a host is in the list twice: {', '.join(names)}")
     where = _files.given_path(path, "a hosts file")
     listed = "".join(f'  - "{name}"\n' for name in names)
-    text = f"key: {secrets.token_hex(32)}\n" + (f"hosts:\n{listed}" if names else "")
+    text = f"key: {(key or secrets.token_bytes(32)).hex()}\n" + (f"hosts:\n{listed}" if names else "")
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = _files.open_own(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

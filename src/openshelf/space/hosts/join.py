@@ -31,7 +31,7 @@ from openshelf.space.hosts import by_etcd, start_keeper
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, read_hosts
 from openshelf.space.hosts.peers import Peer, Peers
-from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, own_host, parse_etcd, parse_url
+from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, parse_etcd, parse_url
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
 DEFAULT_UNIT = 64 << 10
@@ -91,7 +91,13 @@ def host_of(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Hosts, int
 def locate(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Url, Hosts, int]:
     """The URL taken apart, the hosts file, and the number of this host in it."""
     url, listed = parse_url(text), read_hosts(hosts)
-    return url, listed, listed.number(own_host(url.host, listed.hosts))
+    return url, listed, listed.own_of(url.host)
+
+
+def make_part(space: str, contribute: str | int | None, listed: Hosts, own: int) -> None:
+    """Makes this host's part of a space, or lets it grow, without a keeper and without asking other hosts."""
+    room = None if contribute is None else parse_size(contribute)
+    _ensure_shard(Url(listed.hosts[own], registry.check_name(space)), listed, own, room, None)
 
 
 def directory_of(text: str, hosts: str | os.PathLike[str] | None) -> Path:

@@ -13,6 +13,7 @@ from openshelf.space.create import registry
 
 SCHEME = "openshelf://"
 ETCD = "etcd://"
+JOB = "job"  # in a URL: this node of a job; see hosts/job.py
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^\[\]:/\s]+):([0-9]{1,5})")
 _HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9][a-z0-9-]{0,62})*")
 
@@ -92,7 +93,7 @@ def parse_url(text: str) -> Url:
     if not slash or not space:
         raise BadInput(f"{text!r} names no space; {expected}")
     try:
-        return Url(host_port(host), registry.check_name(space))
+        return Url(host if host == JOB else host_port(host), registry.check_name(space))
     except BadInput as error:
         raise BadInput(f"{text!r}: {error}; {expected}") from None
 

@@ -4,11 +4,11 @@ from openshelf.twin.ops.accelerators import Accelerator, accelerator, accelerato
 from openshelf.twin.ops.borrow import borrowed
 from openshelf.twin.ops.fit import fit_laws, write_laws
 from openshelf.twin.ops.kinds import KINDS, Kind, kind_of
-from openshelf.twin.ops.laws import LAWS, Law, fit_law, fit_slowness, law_of, laws_of
+from openshelf.twin.ops.laws import LAWS, Law, fit_law, fit_slowness, law_of, laws_of, slower
 from openshelf.twin.ops.operators import HOW, Operators, OpTime, OpTimes
 from openshelf.twin.ops.score import FOLDS, Left, error, fold_of, left_out
 from openshelf.twin.ops.table import OpTable, read_folder, read_tables, write_table
-from openshelf.twin.ops.transformer import Transformer, read_config, transformer_of
+from openshelf.twin.ops.transformer import Transformer, name_key, read_config, transformer_of
 
 __all__ = [
     "FOLDS",
@@ -36,9 +36,11 @@ __all__ = [
     "law_of",
     "laws_of",
     "left_out",
+    "name_key",
     "read_config",
     "read_folder",
     "read_tables",
+    "slower",
     "transformer_of",
     "write_laws",
     "write_table",

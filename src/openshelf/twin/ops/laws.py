@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from openshelf.errors import BadInput
-from openshelf.twin.ops.kinds import Floats, Kind, Rates
+from openshelf.twin.ops.kinds import Floats, Kind, Rates, kind_of
 
 LAWS = Path(__file__).parent / "laws.yaml"
 _ROUNDS = 30
@@ -47,6 +47,11 @@ class Law:
 def law_of(kind: Kind, device: str, words: Mapping[str, str], laws: Path = LAWS) -> Law:
     """The law of a file, of the package's own if none is named, or, where that has none for it, what is usual."""
     return laws_of(laws).get(kind.name, {}).get(device, {}).get(name_of(words)) or _usual(kind, laws)
+
+
+def slower(op: str, device: str, **words: str) -> Mapping[str, float]:
+    """How many times as long as at the rates as sold each part of an operator takes, by the package's laws."""
+    return law_of(kind_of(op), device, words).slower
 
 
 def name_of(words: Mapping[str, str]) -> str:

@@ -71,6 +71,11 @@ class Transformer:
     query_norm: bool = False
 
 
+def name_key(name: str) -> str:
+    """A model's name as it is looked up: capitals and hyphens are set in many ways (Llama-3.1-8B, llama3.1-8b)."""
+    return name.lower().replace("-", "")
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json as a dict; raises BadInput that says what it is instead."""
     try:

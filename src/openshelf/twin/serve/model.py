@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from openshelf.errors import BadInput, UnknownName
-from openshelf.twin.ops import read_config, transformer_of
+from openshelf.twin.ops import name_key, read_config, transformer_of
 
 _FILE = Path(__file__).parent / "models.yaml"
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125}
@@ -156,11 +156,11 @@ def find_model(name: str) -> ServedModel:
         if not file.is_file():
             raise BadInput(f"there is no file {file}: give a transformers config.json")
         return model_of(read_config(file), file.parent.name if file.name == "config.json" else file.stem)
-    short = name.rsplit("/", 1)[-1].lower()
+    short = name_key(name.rsplit("/", 1)[-1])
     fits = [
         (len(begin), preset)
         for preset, each in _presets().items()
-        for begin in each["match"]
+        for begin in map(name_key, each["match"])
         if short.startswith(begin)
     ]
     if not fits:

@@ -46,6 +46,11 @@ class Setting:
     origin: str = ""
 
     @property
+    def far(self) -> bool:
+        """Measured with another client than InferenceX's, which is beside the engine."""
+        return not self.origin.startswith("inferencex")
+
+    @property
     def case(self) -> str:
         cut = f"tp{self.plan.tensor}" + (
             f" dp{self.plan.attention_replicas}" if self.plan.attention_replicas > 1 else ""

@@ -27,7 +27,11 @@ _NORMS = 2
 """Of a layer; `layernorm` is one of them."""
 
 
-def times_of_law(law: StepLaw, work: Work, engine: str, graphs: Sequence[int] = ()) -> _core.StepTimes:
+GRAPHS = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(544, 1025, 32), 2048, 4096]
+"""Sizes of CUDA graphs that engines capture, unless told otherwise."""
+
+
+def times_of_law(law: StepLaw, work: Work, engine: str, graphs: Sequence[int] = GRAPHS) -> _core.StepTimes:
     """What the law says of a setting, as tables."""
     made = _core.StepTimes()
     made.set("dense", [_TOKENS.tolist()], np.ascontiguousarray(law.dense(work, _TOKENS)))
@@ -38,6 +42,7 @@ def times_of_law(law: StepLaw, work: Work, engine: str, graphs: Sequence[int] = 
     made.set("decode", [_SEQUENCES.tolist(), _CONTEXT.tolist()], law.decode(work, sequences, context).ravel())
     which = ENGINES.index(engine)
     made.host_s, made.host_sequence_s = law.host_s[which], law.sequence_s[which]
+    made.eager_s = float(law.eager(work, which))
     made.graphs = list(graphs)
     return made
 

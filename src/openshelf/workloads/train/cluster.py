@@ -34,7 +34,7 @@ class Cluster:
 
     @classmethod
     def of(cls, fabric: Fabric, count: int | None = None) -> Cluster:
-        """From a fabric: its first accelerator, and what a large message takes to the next and to the last."""
+        """From a fabric: the accelerator at its endpoints; what a large message takes to the next and to the last."""
         network = fabric.network
         ranks = network.ranks
         if count is not None and count < 1:
@@ -55,11 +55,20 @@ class Cluster:
 
 def _accelerator(fabric: Fabric) -> Accelerator:
     """One that the package knows by the name of the fabric's, or one with the fabric's own figures."""
-    compute = fabric.compute[0]
+    if not fabric.compute:
+        raise BadInput(
+            f"fabric {fabric.name!r} has no compute: describe its accelerator under `compute:`, with its gemm"
+        )
+    compute = next((each for each in fabric.compute if each.name == fabric.endpoint), fabric.compute[0])
     for each in accelerators().values():
         if compute.name in (each.name, *each.aliases):
             return accelerator(each.name)
     rates: dict[str, float] = {each.dtype: each.rate_flop_per_s.value for each in compute.gemm}
+    if not rates:
+        raise BadInput(
+            f"compute {compute.name!r} of fabric {fabric.name!r} is no known accelerator and has no rates: add its "
+            f"`gemm`, or give it the name of one of {', '.join(accelerators())}"
+        )
     place = next(each for each in fabric.places if each.name == compute.place)
     return Accelerator(
         compute.name, {"bfloat16": max(rates.values()), **rates}, place.read_bandwidth_bytes_per_s.value,

@@ -38,6 +38,19 @@ class Constants:
     source: str = ""
     fp4: float = 0.0
     """What computing in four bits adds to the slowness of `compute`."""
+    measured: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    """The accelerators whose steps were measured, with the dtypes of these steps."""
+
+    def accuracy(self, cluster: Cluster, dtype: str) -> str:
+        """How far off steps are: the error, and that it is larger where nothing was measured."""
+        said = f"about {100 * self.error:.0f} % off"
+        if dtype in self.measured.get(cluster.accelerator.name, ()):
+            return f"{said}, by constants {self.name} ({self.source})"
+        known = "; ".join(f"{each} in {' and '.join(dtypes)}" for each, dtypes in self.measured.items())
+        return (
+            f"on {cluster.accelerator.name} in {dtype} nothing was measured, and how far off this is, is not known: by "
+            f"constants {self.name} ({self.source}), which are {said} where they were ({known})"
+        )
 
     def of(self, plan: Plan) -> dict[str, float]:
         more = self.fp4 if plan.dtype == "nvfp4" else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from openshelf.errors import BadInput, UnknownName
 from openshelf.fabric import nearest
-from openshelf.twin.ops import read_config, transformer_of
+from openshelf.twin.ops import name_key, read_config, transformer_of
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,15 @@ MODELS = {
 
 def model_of(name: str, seq: int | None = None) -> Model:
     """A model by name, or by the path of a transformers config.json."""
-    if name in MODELS:
-        made = MODELS[name]
+    byname_key = {name_key(each): made for each, made in MODELS.items()}
+    if name_key(name) in byname_key:
+        made = byname_key[name_key(name)]
     elif Path(name).exists():
         made = _from_file(Path(name))
     else:
         raise UnknownName(
-            f"there is no model {name!r}; there is {', '.join(MODELS)}{nearest(name, list(MODELS))}, or give the path "
-            "of a transformers config.json"
+            f"there is no model {name!r}; there is {', '.join(MODELS)}, or give the path of a transformers config.json"
+            f"{nearest(name, list(MODELS))}"
         )
     return made if seq is None else Model(**{**made.__dict__, "seq": seq})
 

@@ -132,12 +132,12 @@ class Host:
         """The process numbers of its keeper: one, or none."""
         return [pid for pid, line in processes_under(self.directory).items() if b"keeper" in line]
 
-    def kill_keeper(self) -> int:
+    def kill_keeper(self, number: signal.Signals = signal.SIGKILL) -> int:
         """How many there were to kill."""
         found = self.keepers()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
         return len(found)
 
     def kill(self, silent: bool = False) -> None:

@@ -1,0 +1,39 @@
+"""`best` on networks drawn at random, among all ranks, whole nodes and uneven ones: against every algorithm by hand,
+and against itself on better links."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openshelf.fabric import Semantics
+from openshelf.twin import KINDS, Twin
+from openshelf.twin.plans import Ask, Plans
+from tests.twin.drawn import Drawn, networks
+
+COSTS = Semantics("costs", 1e-6, efficiency=0.95)
+COLLECTIVES = st.sampled_from([kind for kind in KINDS if kind != "send_recv"])
+SIZES = st.sampled_from([1e3, 3e4, 1e6, 5e7, 2e9])
+
+
+@settings(max_examples=25, deadline=None)
+@given(networks(), COLLECTIVES, SIZES, st.sampled_from([0, 1, 2, 8, 16, 64]))
+def test_the_best_is_never_slower_than_what_can_be_asked_for(net: Drawn, kind: str, nbytes: float, chunks: int) -> None:
+    network = net.make(1.0, 1.0)
+    twin = Twin(network, COSTS)
+    best = twin.collective(kind, nbytes, ranks=net.ranks)
+    for algorithm in Plans(network, Ask(kind, nbytes, net.ranks)).candidates():
+        made = twin.collective(kind, nbytes, algorithm=algorithm, chunks=chunks, ranks=net.ranks)
+        assert best.seconds <= made.seconds * (1 + 1e-9), algorithm
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks(), COLLECTIVES, SIZES, st.floats(1.0, 4.0), st.floats(0.25, 1.0))
+def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
+    net: Drawn, kind: str, nbytes: float, wide: float, late: float
+) -> None:
+    made = [
+        Twin(net.make(*figures), COSTS).collective(kind, nbytes, ranks=net.ranks)
+        for figures in ((1.0, 1.0), (wide, late))
+    ]
+    assert made[1].seconds <= made[0].seconds * (1 + 1e-6)
