@@ -25,6 +25,8 @@ import pytest
 from openshelf import Space
 from openshelf.space import new_hosts_file
 from tests.processes import Peer
+from tests.space.hosts.harness.cluster import free_ports
+from tests.space.hosts.harness.etcd import Servers, program
 
 
 def collect() -> None:
@@ -107,3 +109,15 @@ def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+
+
+@pytest.fixture(scope="session")
+def etcd_servers() -> Iterator[Servers]:
+    """A real etcd of three servers on loopback, for the test run."""
+    path, why_not = program()
+    if not path:
+        pytest.skip(why_not)
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-etcd-") as place:
+        with Servers(free_ports(6), Path(place)) as servers:
+            servers.await_majority()
+            yield servers

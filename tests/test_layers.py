@@ -21,6 +21,7 @@ LAYERS = (
     "_files",
     "_sizes",
     "_dtypes",
+    "membership",
     "_keeper",
     "fabric",
     "space",

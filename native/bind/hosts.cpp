@@ -80,7 +80,20 @@ void bind_hosts(nb::module_& m) {
                  std::string words = attachment.owners(address, nbytes);
                  return nb::bytes(words.data(), words.size());
              })
-        .def("status", status);
+        .def("status", status)
+        .def("name_host", &Attachment::name_host, "number"_a, "host"_a)
+        .def_prop_ro("epoch", &Attachment::epoch)
+        .def_prop_ro("term", &Attachment::term);
+    nb::class_<Roster>(m, "Roster")
+        .def(nb::new_([](std::vector<std::string> hosts, u64 realm) {
+                 if (hosts.empty() || hosts.size() > MAX_HOSTS) throw Error(Code::bad_input, "a space has 1 to " + std::to_string(MAX_HOSTS) + " hosts");
+                 return std::make_shared<Roster>(std::move(hosts), realm);
+             }), "hosts"_a, "realm"_a = 0)
+        .def("change", &Roster::change, "hosts"_a, "terms"_a, "epoch"_a)
+        .def("ask_for", &Roster::ask_for, "epoch"_a)
+        .def("asked", &Roster::asked)
+        .def("admits", &Roster::admits, "number"_a, "term"_a)
+        .def_prop_ro("epoch", &Roster::epoch);
     m.def("attach", [](std::shared_ptr<Space> space, std::string socket, std::vector<std::string> hosts, u32 own, u32 unit,
                        std::vector<std::string> keeper_argv) {
               nb::gil_scoped_release release;
@@ -91,13 +104,13 @@ void bind_hosts(nb::module_& m) {
               close_space(socket, directory, id);
           });
     m.def("bound_log", bound_log);
-    m.def("keeper_run", [](std::string root, std::vector<std::string> hosts, u32 own, nb::bytes key, double linger, std::string boot_id) {
-              KeeperOptions options{root, hosts, own, {}, linger, boot_id};
+    m.def("keeper_run", [](std::string root, std::shared_ptr<Roster> roster, u32 own, nb::bytes key, double linger, std::string boot_id, std::string only) {
+              KeeperOptions options{root, std::move(roster), own, std::move(only), {}, linger, boot_id};
               if (key.size() != sizeof options.key.bytes) throw Error(Code::bad_input, "a key has 32 bytes");
               std::memcpy(options.key.bytes, key.data(), key.size());
               nb::gil_scoped_release release;
               keeper_run(options);
-          }, "root"_a, "hosts"_a, "own"_a, "key"_a, "linger"_a, "boot_id"_a);
+          }, "root"_a, "roster"_a, "own"_a, "key"_a, "linger"_a, "boot_id"_a, "only"_a = "");
     m.def("hosts_hash", hosts_hash);
     m.def("why_no_faults", [] { return abilities().why; });
 }

@@ -274,7 +274,9 @@ void bind_remote(nb::module_& m) {
         .def("make", make, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "zero"_a)
         .def("put", put, "source"_a, "nbytes"_a, "dtype"_a, "kind"_a, "shape"_a, "descr"_a, "name"_a, "replace"_a)
         .def("publish", [](Remote& remote, const RemotePin& pin, bool replace) { freely([&] { remote.publish(own(remote, pin), replace); }); })
-        .def("name", [](Remote& remote, const RemotePin& pin, std::string_view name) { freely([&] { remote.name(own(remote, pin), name); }); })
+        .def("name", [](Remote& remote, const RemotePin& pin, std::string_view name, const RemotePin* meanwhile) {
+                 freely([&] { remote.name(own(remote, pin), name, meanwhile ? &own(remote, *meanwhile) : nullptr); });
+             }, "pin"_a, "name"_a, "meanwhile"_a.none() = nb::none())
         .def("find", find)
         .def("at", [](std::shared_ptr<Remote> remote, u64 address) {
                  RemoteArray array = freely([&] { return remote->at(address); });
@@ -284,7 +286,9 @@ void bind_remote(nb::module_& m) {
         .def("remove", [](Remote& remote, std::string_view name, const RemotePin* only) {
                  return freely([&] { return remote.remove(name, only ? &own(remote, *only) : nullptr); });
              }, "name"_a, "only"_a.none() = nb::none())
-        .def("rename", [](Remote& remote, std::string_view from, std::string_view to) { freely([&] { remote.rename(from, to); }); })
+        .def("rename", [](Remote& remote, std::string_view from, std::string_view to, const RemotePin* meanwhile) {
+                 freely([&] { remote.rename(from, to, meanwhile ? &own(remote, *meanwhile) : nullptr); });
+             }, "name"_a, "to"_a, "meanwhile"_a.none() = nb::none())
         .def("list", [](Remote& remote, std::string_view prefix) { return entry_list(freely([&] { return remote.list(prefix); })); })
         .def("grow", [](Remote& remote, u64 nbytes) { freely([&] { remote.grow(nbytes); }); })
         .def("collect", [](Remote& remote) { freely([&] { remote.collect(); }); })
@@ -303,7 +307,9 @@ void bind_remote(nb::module_& m) {
              }, "addresses"_a, "source"_a, "row"_a)
         .def("set_mapped", [](Remote& remote, bool mapped) { remote.mapped = mapped; })
         .def("keep", [](Remote& remote, std::shared_ptr<Space> core) {
-                 remote.ask_keeper([attachment = static_cast<const Attachment*>(core->companion.get()), number = remote.peer().number] { return attachment->heard_ns(number); });
+                 const auto* attachment = static_cast<const Attachment*>(core->companion.get());
+                 remote.ask_keeper([attachment, number = remote.peer().number] { return attachment->heard_ns(number); }, [attachment] { return attachment->term(); },
+                                   [attachment] { return attachment->epoch(); });
                  remote.keeps = std::move(core);
              })
         .def("close", [](Remote& remote) { freely([&] { remote.close(); }); })

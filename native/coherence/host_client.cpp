@@ -269,6 +269,12 @@ void Attachment::space_gone() {
     own_fd_ = -1;
 }
 
+void Attachment::name_host(u32 number, std::string host) {
+    std::lock_guard guard(mutex_);
+    if (number >= options_.hosts.size() || joined_[number].load()) return;
+    joined_[number] = &names_.emplace_back(std::move(host));
+}
+
 bool Attachment::explain(u64 address, char* text, size_t room) const {
     if (address < base_ || address >= base_ + options_.hosts.size() * reserve_) return false;
     u32 at = host_of(address);
@@ -278,7 +284,7 @@ bool Attachment::explain(u64 address, char* text, size_t room) const {
     }
     std::snprintf(text, room, "openshelf: host %s is lost, and with it the bytes at %#llx (its segment of space '%s': %#llx to %#llx). A touch cannot be an "
                   "exception: this process ends. Where that matters, use space.get() or array.prefetch().wait() first.\n",
-                  options_.hosts[at].c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),
+                  host(at).c_str(), (unsigned long long)address, name_.c_str(), (unsigned long long)(base_ + at * reserve_),
                   (unsigned long long)(base_ + (at + 1) * reserve_));
     return true;
 }

@@ -3,6 +3,8 @@
 // in it.
 #pragma once
 
+#include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,8 +41,14 @@ public:
     States states(u64 address, u64 bytes) const;               // units, on this host
     std::string owners(u64 address, u64 bytes) const;          // of own units, as Node::owners
     u64 heard_ns(u32 host) const { return load(head().heard[host]); }   // when the keeper last heard from it; 0: never
+    u64 epoch() const { return load(head().epoch); }                    // of the list of hosts that the keeper goes by; 0: a fixed list
+    u64 term() const { return load(head().term[options_.self]); }       // of this host
     u32 host_of(u64 address) const { return u32((address - base_) / reserve_); }
-    const std::string& host(u32 number) const { return options_.hosts[number]; }
+    const std::string& host(u32 number) const {
+        const std::string* joined = joined_[number].load();
+        return joined ? *joined : options_.hosts[number];
+    }
+    void name_host(u32 number, std::string host);              // one that joined after this was attached; its name stays
     void space_gone() override;                                         // its mapping is about to go
 
     void fork_child() override;
@@ -75,6 +83,8 @@ private:
     std::vector<int> caches_;
     u32 reserved_ = 0;                        // hosts whose addresses this process holds
     const char* units_ = nullptr;
+    std::deque<std::string> names_;           // those that `joined_` shows; they are never taken away
+    std::array<std::atomic<const std::string*>, MAX_HOSTS> joined_{};   // read by the handler of SIGBUS
     std::map<u32, u64> met_;                  // life_of hosts
     std::mutex leases_;                       // of ended_; taken last
     std::map<u32, u64> ended_;                // leases of hosts

@@ -19,21 +19,15 @@ std::pair<std::string, u16> split_host(const std::string& text) {
     return {text.substr(0, colon), u16(std::stoul(text.substr(colon + 1)))};
 }
 
-u64 hosts_hash(const std::vector<std::string>& hosts) {
-    std::string all;
-    for (auto& host : hosts) all += host + "\n";
-    return hash_bytes(all.data(), all.size(), hosts.size());
-}
-
 constexpr u64 SPIN_NS = 200 * MICRO;  // after something happened, before the agent sleeps
 constexpr int SLEEP_MS = 50;
 constexpr u64 TAKE_OVER_NS = 20'000 * MILLI;
 
-static std::string stem_of(const KeeperOptions& options) { return "keeper@" + options.hosts[options.self]; }
+static std::string stem_of(const KeeperOptions& options) { return "keeper@" + options.roster->host(options.self); }
 
 Keeper::Keeper(const KeeperOptions& options)
-    : KeeperProcess({options.root, stem_of(options), options.hosts[options.self], "", options.linger_s}), options_(options),
-      socket_(place_.directory() + "/" + stem_of(options) + ".sock") {}
+    : KeeperProcess({options.root, stem_of(options), options.roster->host(options.self), "", options.linger_s}), options_(options),
+      roster_(*options_.roster), host_(roster_.host(options.self)), socket_(place_.directory() + "/" + stem_of(options) + ".sock") {}
 
 Keeper::~Keeper() {
     listener_.reset();
@@ -52,7 +46,7 @@ void Keeper::start() {
     take_signals();
     bind();
     open_all();
-    auto [host, port] = split_host(options_.hosts[options_.self]);
+    auto [host, port] = split_host(host_);
     listener_ = std::make_unique<Listener>(host, port, options_.key, [this](std::unique_ptr<Wire>& wire, const Hello& hello) { greet(wire, hello); },
                                            [this](const std::string& text) { say(text); });
     open_door();
@@ -60,7 +54,7 @@ void Keeper::start() {
 
 // Processes that missed a keeper have started one. It ends for one that was started to stay; the processes then meet that.
 void Keeper::take_over() {
-    const std::string another = "another keeper of " + options_.hosts[options_.self] + " is running";
+    const std::string another = "another keeper of " + host_ + " is running";
     if (linger_s_ >= 0) throw Error(Code::not_permitted, another);
     say(another + "; if it was started on demand it ends now");
     u64 asked = 0;
@@ -91,7 +85,7 @@ void Keeper::heard(int socket, const Note& note, const std::string& text, int& f
             [&](const AttachNote& attach) { attach_for(socket, attach, text, fd); },
             [&](const PrefetchNote& wanted) { attached(socket).prefetch(socket, wanted.number, wanted.address, wanted.bytes, wanted.write); },
             [&](const MeetNote& met) {
-                if (met.host >= options_.hosts.size()) throw Error(Code::bad_input, "there is no host " + std::to_string(met.host));
+                if (met.host >= roster_.size()) throw Error(Code::bad_input, "there is no host " + std::to_string(met.host));
                 answer(socket, met.number, attached(socket).meet(socket, u32(met.host), met.incarnation));
             },
             [&](const StatusNote& status) { answer(socket, status.number, true, attached(socket).status()); },
@@ -178,6 +172,7 @@ void Keeper::woke() {
 void Keeper::turn(u64 now, bool came) {
     if (came) busy_ns_ = now;
     else if (!sleeping_) sched_yield();
+    follow_roster();
     waiting_ = tick(now);
     end_closes(now);
 }
@@ -206,7 +201,7 @@ bool Keeper::over(u64 now) {
 }
 
 void keeper_run(const KeeperOptions& options) {
-    report_death("keeper " + options.hosts[options.self]);
+    report_death("keeper " + options.roster->host(options.self));
     Keeper keeper(options);
     keeper.start();
     keeper.run();

@@ -2,17 +2,19 @@
 // never blocks; connecting and greeting happen in threads of their own, which hand finished connections over.
 #pragma once
 
+#include <memory>
 #include <string>
-#include <vector>
 
+#include "net/roster.hpp"
 #include "net/wire.hpp"
 
 namespace osf::coherence {
 
 struct KeeperOptions {
     std::string root;                  // directory of this user's spaces
-    std::vector<std::string> hosts;    // host:port
+    std::shared_ptr<Roster> roster;    // its hosts are host:port; it may change meanwhile
     u32 self = 0;
+    std::string only;                  // the space whose hosts agree on the roster; empty: all spaces of the host
     Key key;
     double linger_s = -1;              // ends when nobody needs it for so long; < 0: never
     std::string boot_id;
@@ -24,6 +26,5 @@ void keeper_run(const KeeperOptions& options);
 
 // "10.0.0.1:7400", "[::1]:7400"
 std::pair<std::string, u16> split_host(const std::string& text);
-u64 hosts_hash(const std::vector<std::string>& hosts);
 
 }  // namespace osf::coherence

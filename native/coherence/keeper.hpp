@@ -30,7 +30,7 @@ private:
     struct Opened {
         std::unique_ptr<Node> node;
         std::unique_ptr<Proxies> proxies;
-        std::vector<std::thread> dialers;
+        std::map<u32, std::thread> dialers;  // by host
         std::atomic<u32> dialing{0};
         std::atomic<bool> stop{false};       // it is being closed, and nobody new gets it
         u64 closing_ns = 0;
@@ -38,11 +38,11 @@ private:
         std::vector<Waiting> closers;        // what is done when it is closed
         ~Opened() { join(); }
         void join() {
-            for (auto& dialer : dialers)
+            for (auto& [host, dialer] : dialers)
                 if (dialer.joinable()) dialer.join();
         }
     };
-    struct Handed { std::shared_ptr<Opened> opened; u32 host; std::unique_ptr<Wire> wire; };
+    struct Handed { std::shared_ptr<Opened> opened; u32 host; u64 term; std::unique_ptr<Wire> wire; };
 
     // Its place, and its end
     void take_over();
@@ -76,8 +76,15 @@ private:
     void dial(const std::weak_ptr<Opened>& whole, Opened& opened, u32 host);
     void hand_over(Handed handed);
     void adopt_handed();
+    void follow_roster();                    // hosts that joined are called, those that were given up are cut off
+    bool serves(const std::string& name) const { return options_.only.empty() || name == options_.only + "@" + host_; }
+    void await_term(const Opened& opened, u64 term) const;
+    void call_host(const std::shared_ptr<Opened>& opened, u32 host);
 
     const KeeperOptions options_;
+    Roster& roster_;
+    const std::string host_;                 // its own
+    u64 epoch_ = 0;                          // of the roster, as it was last followed
     const std::string socket_;               // its path
     int event_ = -1;                         // something was handed over
     Loop::Watch event_watch_;

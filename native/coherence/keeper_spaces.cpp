@@ -12,13 +12,13 @@ namespace osf::coherence {
 
 // Spaces that an earlier keeper had open: other hosts may hold units of them.
 void Keeper::open_all() {
-    std::string ending = "@" + options_.hosts[options_.self];
+    std::string ending = "@" + host_;
     DIR* root = opendir(options_.root.c_str());
     if (!root) fail_os("reading " + options_.root, errno);
     std::vector<std::string> found;
     while (dirent* entry = readdir(root)) {
         std::string name = entry->d_name, directory = options_.root + "/" + name;
-        if (name.ends_with(ending) && access((directory + "/units").c_str(), F_OK) == 0) found.push_back(directory);
+        if (name.ends_with(ending) && access((directory + "/units").c_str(), F_OK) == 0 && serves(name)) found.push_back(directory);
     }
     closedir(root);
     for (auto& directory : found) {
@@ -29,9 +29,10 @@ void Keeper::open_all() {
 }
 
 void Keeper::open(const std::string& directory, u32 unit, u64 id) {
-    std::string name = directory.substr(directory.rfind('/') + 1), ending = "@" + options_.hosts[options_.self];
+    std::string name = directory.substr(directory.rfind('/') + 1), ending = "@" + host_;
     if (directory != options_.root + "/" + name || !name.ends_with(ending))
-        throw Error(Code::bad_input, directory + " is not a space of host " + options_.hosts[options_.self] + " in " + options_.root);
+        throw Error(Code::bad_input, directory + " is not a space of host " + host_ + " in " + options_.root);
+    if (!serves(name)) throw Error(Code::bad_input, "the keeper of " + host_ + " is that of another space, whose hosts agree among themselves: each such space needs a HOST:PORT of its own");
     if (unit < UNIT_MIN || unit > UNIT_MAX || (unit & (unit - 1)))
         throw Error(Code::bad_input, "a unit of " + std::to_string(unit) + " bytes; expected a power of two from 4 KiB to 2 MiB");
     name.resize(name.size() - ending.size());
@@ -39,7 +40,7 @@ void Keeper::open(const std::string& directory, u32 unit, u64 id) {
     auto opened = std::make_shared<Opened>();
     auto space = Space::open(directory, false, options_.boot_id);
     if (id && space->id() != id) throw Error(Code::closed, "the space at " + directory + " was removed, and another one made; open it again");
-    opened->node = std::make_unique<Node>(loop_, name, space, options_.hosts, options_.self, unit);
+    opened->node = std::make_unique<Node>(loop_, name, space, options_.roster, options_.self, unit);
     Node& node = *opened->node;
     node.prefetched = [this](int socket, u64 number, bool good) { answer(socket, number, good); };
     node.lost = [](int socket, u64 address, u64 bytes) {
@@ -47,21 +48,16 @@ void Keeper::open(const std::string& directory, u32 unit, u64 id) {
     };
     node.log = [this](const std::string& text) { say(text); };
     node.begin();
+    node.follow_roster();
     const UnitsHead& units = node.segments().head();
     opened->proxies = std::make_unique<Proxies>(Served{space, units.incarnation, units.unit[options_.self],
-                                                       [&node](u64 address, u64 bytes) { return node.owners(address, bytes); }});
-    Opened& result = *opened;
+                                                       [&node](u64 address, u64 bytes) { return node.owners(address, bytes); }, options_.roster,
+                                                       [&node] { return node.epoch(); }});
     {
         std::lock_guard guard(mutex_);
         spaces_[directory] = opened;
     }
-    for (u32 host = 0; host < options_.self; host++) {
-        result.dialing++;
-        result.dialers.emplace_back([this, weak = std::weak_ptr(opened), &result, host] {
-            dial(weak, result, host);
-            result.dialing--;
-        });
-    }
+    for (u32 host = 0; host < options_.self; host++) call_host(opened, host);
     say("space '" + name + "' is open");
 }
 

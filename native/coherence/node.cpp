@@ -9,16 +9,16 @@
 
 namespace osf::coherence {
 
-Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit)
-    : loop_(loop), name_(std::move(name)), space_(std::move(space)), hosts_(std::move(hosts)), self_(self),
+Node::Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::shared_ptr<const Roster> roster, u32 self, u32 unit)
+    : loop_(loop), name_(std::move(name)), space_(std::move(space)), roster_(std::move(roster)), self_(self),
       base_(space_->header().base - self * space_->layout.reserve),
-      segments_(space_->directory(), self, u32(hosts_.size()), space_->layout.heap[1].pages * PAGE, unit),
-      coherence_(*this, self, u32(hosts_.size())), links_(hosts_.size()), started_ns_(now_ns()) {
-    for (u32 host = 0; host < hosts_.size(); host++) links_[host].name = hosts_[host];
+      segments_(space_->directory(), self, roster_->size(), space_->layout.heap[1].pages * PAGE, unit),
+      coherence_(*this, self, roster_->size()), links_(roster_->size()), started_ns_(now_ns()) {
+    for (u32 host = 0; host < roster_->size(); host++) links_[host].name = roster_->label(host);
     struct statvfs room {};
     copies_limit_ = statvfs(space_->directory().c_str(), &room) == 0 ? room.f_blocks * room.f_frsize / 4 : 4 * GIB;
     segments_.each_word(self_, [&](u64 at, u64) { registered_.insert(at * segments_.unit_bytes(self_) / GRANULE); });
-    for (u32 host = 0; host < hosts_.size(); host++)
+    for (u32 host = 0; host < roster_->size(); host++)
         if (host != self_)
             segments_.each_word(host, [&](u64 at, u64) { note_copy(host, at); });
     auto keeper = std::make_unique<Process>();
@@ -52,12 +52,12 @@ void Node::watch(Process& process) {
 void Node::attach(std::unique_ptr<Process> process) {
     for (u64 granule : registered_)
         if (int error = register_granule(*process, granule)) fail_os("registering the own segment of process " + std::to_string(process->pid), error);
-    for (u32 host = 0; host < hosts_.size(); host++) {
+    for (u32 host = 0; host < roster_->size(); host++) {
         mark_held(*process, host);
         bar_stale(*process, host);
     }
     // Touches that an earlier keeper has read and not answered are made again.
-    for (u32 host = 0; host < hosts_.size() && process->faults >= 0; host++) wake_faults(process->faults, address_of(host, 0), segment_bytes());
+    for (u32 host = 0; host < roster_->size() && process->faults >= 0; host++) wake_faults(process->faults, address_of(host, 0), segment_bytes());
     if (settled()) watch(*process);
     processes_.push_back(std::move(process));
 }
@@ -108,7 +108,7 @@ void Node::faults_of(Process& process) {
 }
 
 bool Node::locate(u64 address, Place& place) const {
-    if (address < base_ || address >= base_ + hosts_.size() * reserve()) return false;
+    if (address < base_ || address >= base_ + roster_->size() * reserve()) return false;
     place.first = u32((address - base_) / reserve());
     u64 inner = (address - base_) % reserve();
     if (inner < space_->layout.data_at) return false;

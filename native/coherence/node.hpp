@@ -23,6 +23,7 @@
 #include "faults/faults.hpp"
 #include "net/hello.hpp"
 #include "faults/keeper_loop.hpp"
+#include "net/roster.hpp"
 #include "coherence/segments.hpp"
 #include "space/space.hpp"
 #include "net/wire.hpp"
@@ -90,6 +91,7 @@ struct Link {                              // to another host's keeper
     bool suspended = false;                // the lease has ended, and nothing that was borrowed is in use
     bool writing = false;                  // epoll is told to say when there is room
     bool faults = true;
+    u64 term = 0;                          // of the host, under which it was made
     u64 adopted_ns = 0, pinged_ns = 0;
     u64 heard_ns = 0, listened_ns = 0;     // when it was last heard, and Node::listened_ns_ then
     u64 round_trip_ns = 0;
@@ -100,7 +102,7 @@ struct Link {                              // to another host's keeper
 
 class Node : public Medium {
 public:
-    Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::vector<std::string> hosts, u32 self, u32 unit);
+    Node(Loop& loop, std::string name, std::shared_ptr<Space> space, std::shared_ptr<const Roster> roster, u32 self, u32 unit);
 
     const std::string& name() const { return name_; }
     const std::shared_ptr<Space>& space() const { return space_; }
@@ -121,9 +123,11 @@ public:
     void prefetch(int socket, u64 id, u64 address, u64 bytes, bool write);
 
     // Other hosts
-    void adopt(u32 host, std::unique_ptr<Wire> wire);
+    void adopt(u32 host, u64 term, std::unique_ptr<Wire> wire);
     bool connected(u32 host) const { return connected_.load() >> host & 1; }   // any thread
     bool tick(u64 now);                    // time-outs and waiting messages; true: messages wait for their time
+    void follow_roster();                  // connections under a term that is over are cut
+    u64 epoch() const { return load(segments_.head().epoch); }                 // of the list that was last followed; any thread
     void leave();                          // gives back what is borrowed
     bool left();                           // and all of it has arrived
     void say_leaving(Leaving why);         // to the others, for their logs
@@ -207,7 +211,7 @@ private:
     Loop& loop_;
     std::string name_;
     std::shared_ptr<Space> space_;
-    std::vector<std::string> hosts_;
+    std::shared_ptr<const Roster> roster_;
     u32 self_;
     u64 base_;
     Segments segments_;

@@ -7,10 +7,12 @@
 
 namespace osf::coherence {
 
-void Node::adopt(u32 host, std::unique_ptr<Wire> wire) {
+void Node::adopt(u32 host, u64 term, std::unique_ptr<Wire> wire) {
+    if (!roster_->admits(host, term)) return;  // not any more
     if (links_[host].wire) drop_link(host, "it connected again");
     Link& link = links_[host];
     link.wire = std::move(wire);
+    link.term = term;
     link.left.clear();
     connected_ |= 1u << host;
     link.adopted_ns = now_ns();
@@ -292,6 +294,7 @@ void Node::give_up(u32 host) {
     Link& link = links_[host];
     drop_link(host, "silence");
     if (!link.left.empty()) log("host " + link.name + " stays away since " + link.left + "; what is on it can be reached when it is back");
+    else if (roster_->host(host).empty()) {}   // nobody has that place
     else if (!segments_.head().heard[host]) log("host " + link.name + " has not been there yet; it is not waited for");
     else log("host " + link.name + " is lost: it was silent for " + std::to_string(LOST_NS / MILLI) + " ms");
     store(segments_.head().given[host], segments_.head().given[host] + 1);
@@ -301,6 +304,22 @@ void Node::give_up(u32 host) {
             if (home == host) lose_stranger(*process, host, address);
         std::erase_if(process->strangers, [&](auto& stranger) { return stranger.first == host; });
     }
+}
+
+// A host that was given up can send nothing more. It is not lost by that: if it joins again and comes back before it has been silent for
+// LOST, all is as it was, because nobody was given what it holds. Its own new term a host only says from now on.
+void Node::follow_roster() {
+    UnitsHead& head = segments_.head();
+    if (!roster_->agreed()) return;
+    const u64 epoch = roster_->epoch();    // before the terms: what changes meanwhile is seen next time
+    for (u32 host = 0; host < links_.size(); host++) {
+        const u64 term = roster_->term(host);
+        links_[host].name = roster_->label(host);
+        if (host != self_ && links_[host].wire && links_[host].term != term)
+            drop_link(host, term ? "it has joined anew" : "the hosts have given it up");
+        store(head.term[host], term);
+    }
+    store(head.epoch, epoch);              // last: who sees it relies on all of that
 }
 
 void Node::say_leaving(Leaving why) {
@@ -336,6 +355,7 @@ std::string Node::status() {
     std::string text;
     for (u32 host = 0; host < links_.size(); host++) {
         const Link& link = links_[host];
+        if (roster_->host(host).empty()) continue;
         u64 here[3] = {};
         segments_.each_word(host, [&](u64, u64 word) { here[std::min<u64>(word & 3, 2)]++; });
         const u64 numbers[] = {host == self_ || link.synced, coherence_.is_lost(host), segments_.unit_bytes(host), link.round_trip_ns, link.misses,

@@ -38,6 +38,8 @@ struct UnitsHead {
     u64 heard[MAX_HOSTS];       // likewise: when something last came from it
     u64 linked;                 // bits: hosts that the keeper is connected to
     u64 suspended[MAX_HOSTS];   // the `leased` whose end the keeper has carried out: nothing of it can be used
+    u64 epoch;                  // of the list of hosts that the keeper goes by, if hosts agree on it; 0: it is fixed
+    u64 term[MAX_HOSTS];        // likewise: of each host (net/roster.hpp)
 };
 static_assert(sizeof(UnitsHead) <= PAGE);
 

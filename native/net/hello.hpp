@@ -1,15 +1,15 @@
 // The first frame on a connection between hosts: who calls, for which space, and what it takes the cluster to be.
 //
-//   0  u32 protocol   3          4  u8 role     1 keeper, 2 process     5  u8 flags   1 read-only     6  u16 host   index in the list
-//   8  u64 base                 16  u64 reserve (of one host)          24  u64 incarnation (of the host's shard; 0: none)
-//  32  u8[16] process uuid      48  u64 hosts hash (of the list)        56  u32 hosts, u32 length of the name, then the space's name
+//   0  u32 protocol   4          4  u8 role     1 keeper, 2 process     5  u8 flags   1 read-only     6  u16 host   index in the list
+//   8  u64 base                 16  u64 reserve (of one host)          24  u64 term (of the host: net/roster.hpp)
+//  32  u8[16] process uuid      48  u64 realm (hash of the list, or which agreement)       56  u32 hosts, u32 length of the name, then the space's name
 #pragma once
 
 #include "base/base.hpp"
 
 namespace osf::net {
 
-constexpr u32 PROTOCOL = 3;  // 2 had puts without numbers
+constexpr u32 PROTOCOL = 4;  // 2 had puts without numbers, 3 no terms and epochs
 enum Role : u8 { role_keeper = 1, role_process = 2 };
 constexpr u8 hello_read_only = 1;
 enum FrameType : u16 { frame_hello = 1, frame_welcome = 2, frame_refused = 3, frame_first_keeper = 16, frame_first_process = 64 };
@@ -18,7 +18,7 @@ struct HelloHead {
     u32 protocol = PROTOCOL;
     u8 role = role_process, flags = 0;
     u16 host = 0;
-    u64 base = 0, reserve = 0, incarnation = 0;
+    u64 base = 0, reserve = 0, term = 0;
     u8 process[16] = {};
     u64 hosts_hash = 0;
     u32 hosts = 0, name_bytes = 0;

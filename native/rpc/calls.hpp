@@ -11,12 +11,12 @@
 //   at            pin, address                                         array
 //   look          pin                                                  u64 state, text name
 //   publish       pin, u8 replace                                      -
-//   name          pin, text                                            -
+//   name          pin, text, pin or 0, which must be held until then    -
 //   release       pins                                                 no reply: it is harmless to say it twice
 //   claim         (pin, u32 index, u64 record)...                      -  (of the pins that a killed keeper left: keep these)
 //   contains      text                                                 u8
 //   remove        text, u8 only?, pin                                  u8
-//   rename        text, text                                           -
+//   rename        text, text, pin or 0, likewise                       -
 //   list          text prefix                                          parts: entries; then the reply, empty
 //   grow          u64 bytes                                            -
 //   collect                                                            -
@@ -86,6 +86,7 @@ enum CallFrame : u16 {
     frame_part,
     frame_cancel,        // do not wait any longer in the call of this id; it is answered as if its time were over
     frame_bye,           // the process leaves: nothing of it is kept
+    frame_epoch,         // its id: the epoch (net/roster.hpp) that the caller's host goes by from here on; the home has to go by it, too
     frame_call = 96,     // + Call
 };
 

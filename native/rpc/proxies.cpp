@@ -145,6 +145,17 @@ void Proxies::shut() {
     for (Line* line : lines_) ::shutdown(line->wire.fd(), SHUT_RDWR);
 }
 
+void Proxies::cut() {
+    std::lock_guard guard(mutex_);
+    for (Line* line : lines_)
+        if (!served_.admits(line->host, line->term)) ::shutdown(line->wire.fd(), SHUT_RDWR);
+}
+
+bool Proxies::fenced() {
+    std::lock_guard guard(mutex_);
+    return std::all_of(lines_.begin(), lines_.end(), [&](const Line* line) { return served_.admits(line->host, line->term); });
+}
+
 u32 Proxies::count() {
     std::lock_guard guard(mutex_);
     return u32(places_.size());
@@ -153,6 +164,7 @@ u32 Proxies::count() {
 std::shared_ptr<Proxy> Proxies::enter(const Uuid& uuid, bool read_only, Line& line) {
     std::unique_lock lock(mutex_);
     if (shut_) throw Error(Code::unknown_name, "the space is just being removed on this host");
+    if (!served_.admits(line.host, line.term)) throw Error(Code::host_lost, "the caller's host was given up");  // cut() may not see this one
     auto found = places_.find(uuid);
     while (found != places_.end() && found->second.leaving) {
         changed_.wait(lock);

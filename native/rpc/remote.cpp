@@ -24,12 +24,13 @@ void throw_error(In in) {
     throw Error(code <= u32(Code::os) ? Code(code) : Code::os, message);
 }
 
-Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) {
+Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) : peer_(peer) {
     const u64 start = now_ns();
     wire = Wire::connect(peer.host, peer.port, peer.key, budget_ms);
     wire->lost_after(3000);
     Hello hello = peer.hello;
     std::copy(uuid.begin(), uuid.end(), hello.head.process);
+    if (peer.term) hello.head.term = peer.term();
     wire->send(frame_hello, 0, hello.encode());
     const FrameHead* head = wire->wait(std::max<long>(0, (budget_ms + 500) * long(MS) - long(now_ns() - start)));
     if (!head) throw HostLost(peer.label(), "it does not answer the hello");
@@ -38,10 +39,18 @@ Connection::Connection(const Peer& peer, const Uuid& uuid, int budget_ms) {
     In in(payload);
     if (type == frame_refused) {
         u32 code = in.get<u32>();
+        if (Code(code) == Code::host_lost) throw HostLost(peer.label(), "the host " + peer.label() + " refused: " + payload.substr(sizeof code));
         throw Error(code <= u32(Code::os) ? Code(code) : Code::refused, "the host " + peer.label() + " refused: " + payload.substr(sizeof code));
     }
     if (type != frame_welcome) throw Error(Code::refused, "the host " + peer.label() + " answered the hello with a frame of type " + std::to_string(type));
     welcome = in.get<WelcomeHead>();
+}
+
+void Connection::tell_epoch() {
+    const u64 now = peer_.epoch ? peer_.epoch() : 0;
+    if (now == epoch) return;
+    wire->queue(frame_epoch, now);
+    epoch = now;
 }
 
 Connection::~Connection() {
@@ -195,6 +204,7 @@ void Remote::begin(Line& line, Connection& connection, const Ask& ask) {
 
 void Remote::send(Connection& connection, const Ask& ask) {
     Wire& wire = *connection.wire;
+    connection.tell_epoch();
     const u64 id = connection.asked = ask.id ? ask.id : connection.next_id++;
     wire.queue(u16(frame_call + u16(ask.call)), id, ask.out.span());
     u64& heard = connection.heard = now_ns();

@@ -28,7 +28,8 @@ struct Peer {
     u16 port = 0;
     u32 number = 0;          // among the hosts
     Key key{};
-    Hello hello;             // without the uuid of the process
+    Hello hello;             // without the uuid of the process and the term
+    std::function<u64()> term, epoch;  // of the own host, and of its list, now; none: that is fixed
     std::string label() const { return host + ":" + std::to_string(port); }
 };
 
@@ -40,11 +41,16 @@ struct Connection {
     std::vector<u64> released;  // pins, told on this connection but not yet known to have been heard
     u64 claims = 0;             // Line::claims when the last call was made
     u64 heard = 0;              // when something came last, or a call was made
+    u64 epoch = 0;              // that the home was told
     bool shared = false;        // a child that is being forked has it too: it is closed here, not ended
+    void tell_epoch();          // before a call, if it has changed
     Connection(const Peer& peer, const Uuid& uuid, int budget_ms = 2000);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
+
+private:
+    const Peer& peer_;
 };
 
 // An array that was given out by a keeper which was killed before this process had noted it, while another of its threads told the next keeper
@@ -99,7 +105,12 @@ public:
     void show(const RemoteArray& array);            // a view of it is about to be made
     bool views_are_gone();                          // arrays that this process has views of were given up there; connects if need be
     std::shared_ptr<void> keeps;                    // what maps them: a view outlives the space's handle
-    void ask_keeper(std::function<u64()> heard_ns) { reach_.ask_keeper(std::move(heard_ns)); }
+    // Before all else: what the keeper of the own host knows.
+    void ask_keeper(std::function<u64()> heard_ns, std::function<u64()> term, std::function<u64()> epoch) {
+        reach_.ask_keeper(std::move(heard_ns));
+        peer_.term = std::move(term);
+        peer_.epoch = std::move(epoch);
+    }
     const std::string& left_behind() const { return left_behind_; }  // not empty: why this process, forked, may not touch them
 
     RemoteArray make(const Spec& spec, bool zero);
@@ -109,10 +120,10 @@ public:
     void release(const RemoteArray& array) noexcept;
     std::pair<u64, std::string> look(RemoteArray& array);       // state, name
     void publish(RemoteArray& array, bool replace);
-    void name(RemoteArray& array, std::string_view name);
+    void name(RemoteArray& array, std::string_view name, RemoteArray* meanwhile = nullptr);
     bool contains(std::string_view name);
     bool remove(std::string_view name, RemoteArray* only = nullptr);
-    void rename(std::string_view from, std::string_view to);
+    void rename(std::string_view from, std::string_view to, RemoteArray* meanwhile = nullptr);  // refused once that is let go of
     std::vector<Entry> list(std::string_view prefix);
     void grow(u64 bytes);
     void collect();
@@ -228,7 +239,7 @@ private:
     void forbid(bool because_stale = false);
     bool holds_only(Line& line, const WelcomeHead& welcome);
 
-    const Peer peer_;
+    Peer peer_;
     std::atomic<Line*> line_{nullptr};                          // of a forked process the parent's is left as it is: its locks may be held
     Reach reach_;
     std::atomic<u64> next_number_{1};                           // never used twice, not by children either

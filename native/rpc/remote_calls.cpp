@@ -154,9 +154,10 @@ void Remote::publish(RemoteArray& array, bool replace) {
     call(std::move(what));
 }
 
-void Remote::name(RemoteArray& array, std::string_view name) {
+void Remote::name(RemoteArray& array, std::string_view name, RemoteArray* meanwhile) {
     Ask what = once(Call::name, array);
-    what.out.text(name);
+    what.out.text(name).add(meanwhile ? number_of(*meanwhile) : u64(0));
+    what.arrays[1] = meanwhile;
     call(std::move(what));
 }
 
@@ -174,10 +175,11 @@ bool Remote::remove(std::string_view name, RemoteArray* only) {
     return In(call(std::move(what)).payload).get<u8>();
 }
 
-void Remote::rename(std::string_view from, std::string_view to) {
+void Remote::rename(std::string_view from, std::string_view to, RemoteArray* meanwhile) {
     Ask what = ask(Call::rename);
     what.once = true;
-    what.out.text(from).text(to);
+    what.out.text(from).text(to).add(meanwhile ? number_of(*meanwhile) : u64(0));
+    what.arrays[0] = meanwhile;
     call(std::move(what));
 }
 

@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <unistd.h>
 
 #include "rpc/session.hpp"
 
@@ -27,6 +28,9 @@ void Session::run() {
             bye_ = true;
         } else if (head->type == frame_cancel) {
             wire_.open();  // of a call that is answered already
+        } else if (head->type == frame_epoch) {
+            wire_.open();
+            catch_up(id_);
         } else if (head->type >= frame_call && head->type < frame_call + u16(Call::count)) {
             call(Call(head->type - frame_call));
         } else {
@@ -54,6 +58,7 @@ void Session::call(Call which) {
     if (lane > LANES) throw Error(Code::bad_input, "there is no lane " + std::to_string(lane));
     std::unique_lock<std::mutex> turn;
     if (lane) turn = std::unique_lock(proxy_->lanes[lane - 1]);
+    check_term();
     try {
         if (!lane || resume()) {
             if (which < Call::kv_seek) (this->*ANSWERS[size_t(which)])(in);
@@ -122,6 +127,27 @@ void Session::commit() {
     if (!told_) return;
     if (doubtful_) throw Error(Code::host_lost, "its keeper was killed in the middle of this call, and nobody knows whether it was done");
     store(told_->phase, u32(told_begun), std::memory_order_seq_cst);
+}
+
+// A caller that goes by a newer list may know that a host was given up from which this one still takes calls. Afterwards none of those is
+// worked on any more.
+void Session::catch_up(u64 epoch) {
+    const Served& served = proxies_.served();
+    if (!served.roster || !served.roster->agreed()) return;
+    served.roster->ask_for(epoch);
+    const u64 start = line_.busy_since = now_ns();
+    while (served.epoch() < epoch || !proxies_.fenced()) {
+        check_term();
+        if (now_ns() - start > HEAR_NS) throw Error(Code::host_lost, "this host has not heard of the caller's list of hosts");
+        ::usleep(500);
+    }
+    line_.busy_since = 0;
+}
+
+void Session::check_term() {
+    if (proxies_.served().admits(line_.host, line_.term)) return;
+    gone_ = true;
+    throw Error(Code::host_lost, "the caller's host was given up");
 }
 
 void Session::push(bool all) {
@@ -213,7 +239,7 @@ bool Session::wait_in_slices(long timeout_ns, const std::function<bool(long)>& o
 }
 
 void serve_process(Proxies& proxies, std::unique_ptr<Wire>& wire, const Hello& hello) {
-    Line line(*wire);
+    Line line(*wire, hello);
     Uuid uuid;
     std::copy_n(hello.head.process, uuid.size(), uuid.begin());
     wire->lost_after(3000);

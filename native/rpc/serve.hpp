@@ -18,6 +18,7 @@
 
 #include "rpc/calls.hpp"
 #include "net/hello.hpp"
+#include "net/roster.hpp"
 #include "space/space.hpp"
 #include "net/wire.hpp"
 
@@ -28,6 +29,9 @@ struct Served {
     u64 incarnation = 0;
     u32 unit = 0;
     std::function<std::string(u64 address, u64 bytes)> owners;  // who has these bytes now; passed on as it is
+    std::shared_ptr<Roster> roster = {};     // none: whoever has the key is served
+    std::function<u64()> epoch = {};         // of the list that connections of this host go by, with a roster that hosts agree on
+    bool admits(u32 host, u64 term) const { return !roster || roster->admits(host, term); }
 };
 
 class Proxy {
@@ -81,7 +85,9 @@ struct Line {
     Wire& wire;
     std::mutex sending;
     std::atomic<u64> busy_since = 0;             // 0: no call is worked on
-    explicit Line(Wire& of) : wire(of) {}
+    const u32 host;                              // of the process
+    const u64 term;                              // under which it calls
+    Line(Wire& of, const Hello& hello) : wire(of), host(hello.head.host), term(hello.head.term) {}
 };
 
 // All processes of other hosts in one space. Its connections must have ended before it does; what then still has its time of
@@ -96,6 +102,8 @@ public:
     const Served& served() const { return served_; }
     void shut();                                 // cuts all connections, and there are no new ones; their threads end soon
     u32 count();                                 // processes with a proxy now
+    void cut();                                  // connections under terms that are over: who joins again in time goes on
+    bool fenced();                               // there are no such connections any more
 
     std::shared_ptr<Proxy> enter(const Uuid& uuid, bool read_only, Line& line);
     void leave(const Uuid& uuid, Line& line, bool bye);

@@ -37,6 +37,8 @@ private:
 
     // rpc/session.cpp
     void call(Call which);
+    void catch_up(u64 epoch);
+    void check_term();                           // throws if the others have given up the caller's host
     void push(bool all);                         // sends what is queued; not all: only when it is much
     void reply(const Out& out, const std::function<void()>& undo);  // of what nobody would know of if the answer cannot be sent
     void error(const Error& error);
@@ -63,6 +65,7 @@ private:
     void contains(In& in);
     void remove(In& in);
     void rename(In& in);
+    std::unique_ptr<Proxy::Use> use_if_any(u64 number);
     void list(In& in);
     void grow(In& in);
     void collect(In& in);

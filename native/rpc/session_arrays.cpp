@@ -93,6 +93,7 @@ void Session::publish(In& in) {
 void Session::name(In& in) {
     Proxy::Use pin(*proxy_, in.get<u64>());
     std::string_view name = in.text();
+    const auto meanwhile = use_if_any(in.get<u64>());
     in.end();
     if (doubtful_ && load(pin.record().state) == live && space_.name_of(pin.held()) == name) return reply();
     commit();
@@ -144,8 +145,12 @@ void Session::remove(In& in) {
     reply(Out().add(u8(removed)));
 }
 
+// What a caller must still hold, or the call is too late to be made.
+std::unique_ptr<Proxy::Use> Session::use_if_any(u64 number) { return number ? std::make_unique<Proxy::Use>(*proxy_, number) : nullptr; }
+
 void Session::rename(In& in) {
     std::string_view from = in.text(), to = in.text();
+    const auto meanwhile = use_if_any(in.get<u64>());
     in.end();
     if (doubtful_ && has(from) != has(to)) {
         if (has(to)) return reply();

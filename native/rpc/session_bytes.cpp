@@ -112,6 +112,7 @@ void Session::receive(char* to, u64 bytes) {
             gone_ = true;
             throw Error(Code::bad_input, "a part of " + std::to_string(size) + " bytes was to follow");
         }
+        check_term();
         if (to) wire_.open({to + done, size});
         else wire_.open();
         done += size;
@@ -133,6 +134,7 @@ void Session::write_part(u64 bytes, u64 epoch, const Store& store) {
         gone_ = true;
         throw Error(Code::refused, "a write on a connection that is over");
     }
+    check_term();
     store();
 }
 

@@ -116,6 +116,7 @@ bool Transfers::begin(const std::shared_ptr<Transfer>& transfer) {
     front.id_ = connection_->next_id++;
     in_flight_.push_back(transfer);
     if (in_flight_.size() == 1) heard_ = now_ns();
+    connection_->tell_epoch();
     const u64 head[] = {epoch_, front.number_};
     const std::span<const char> ranges(reinterpret_cast<const char*>(front.ranges.data()), front.ranges.size() * sizeof(Range));
     const std::span<const char> numbers(reinterpret_cast<const char*>(head), front.write ? sizeof head : 0);

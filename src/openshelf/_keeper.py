@@ -8,10 +8,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
+from typing import Any
 
 _LOG_MOST = 4 << 20  # bytes
+_FIRST_S = 0.5  # for a first word with etcd
+_LISTEN_S = 0.1  # how late a caller's hint may be heard
 
 
 def _read_key(path: str) -> bytes:
@@ -60,6 +64,69 @@ def _detach(log: str, tell: bool) -> None:
     os.closerange(3, 256)
 
 
+class _Agreement:
+    """The list of hosts that the keeper goes by, as the hosts agree on it in etcd. A thread follows it."""
+
+    def __init__(self, core: types.ModuleType, args: argparse.Namespace) -> None:
+        self._membership = importlib.import_module("openshelf.membership")
+        self._core, self._directory = core, os.path.join(args.root, f"{args.agreed}@{args.hosts}")
+        table = self._membership.read_table(self._directory)
+        if table is None:
+            raise ValueError(f"{self._directory} has no list of members; open the space in some process first")
+        self.roster: Any = core.Roster(list(table.view.hosts), args.realm)
+        self._show(table)
+        self._agreed = self._membership.Agreed(self._membership.Etcd(args.etcd.split(",")), args.agreed)
+        self._agent = self._membership.Agent(self._agreed, args.hosts, table, self._follow, self._say)
+        self._thread = threading.Thread(target=self._run, name="openshelf-members", daemon=True)
+        self._stop, self._stepped = False, threading.Event()
+
+    def begin(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # they are for the native loop
+        self._thread.start()
+        self._stepped.wait(_FIRST_S)  # the others may have given this host up; it serves without etcd if it must
+
+    def end(self) -> None:
+        """The others need not wait until the lease has ended, if nobody here works any more."""
+        self._stop = True
+        try:
+            if self._core.live_members(self._directory, False):
+                return  # the next keeper goes on with the same term
+            self._agreed.resign(self._agent.table.ticket)
+        except Exception as error:
+            self._say(f"the lease was left to end by itself: {error}")
+
+    def _run(self) -> None:
+        while not self._stop:
+            try:
+                self._agent.step()
+                self._stepped.set()
+                if self._agent.over:
+                    break
+                self._wait(self._membership.LEASE_S / 3)
+            except Exception as error:  # no room for the file, say; a keeper that stopped trying would be given up
+                self._say(f"{type(error).__name__}: {error}")
+                time.sleep(1)
+        if self._agent.over:  # a part that is made anew has another keeper
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _wait(self, seconds: float) -> None:
+        """Until etcd has news, or a caller says that there are some, or the time is over."""
+        deadline = time.monotonic() + seconds
+        while not self._stop and not self.roster.asked() and (left := deadline - time.monotonic()) > 0:
+            if self._agent.wait(min(left, _LISTEN_S)):
+                return
+
+    def _follow(self, table: Any) -> None:
+        self._membership.write_table(self._directory, table)  # first: who sees the epoch finds the list
+        self._show(table)
+
+    def _show(self, table: Any) -> None:
+        self.roster.change(list(table.view.hosts), list(table.view.terms), table.view.epoch)
+
+    def _say(self, text: str) -> None:
+        print(f"{_now()} members: {text}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Openshelf's keeper; `openshelf keeper` starts it.")
     for name in ("core", "boot-id"):
@@ -68,6 +135,9 @@ def main() -> None:
     for name in ("root", "file", "hosts"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--own", type=int)
+    parser.add_argument("--etcd", help="servers in which the hosts agree; --hosts is the own one then")
+    parser.add_argument("--agreed", metavar="SPACE")
+    parser.add_argument("--realm", type=int, default=0)
     parser.add_argument("--linger", type=float, default=-1.0)
     parser.add_argument("--detach", metavar="LOG")
     parser.add_argument("--tell", action="store_true", help="print the number of the detached process")
@@ -85,11 +155,18 @@ def main() -> None:
         if args.space:
             core.tier_keeper_run(args.space, args.boot_id, args.linger)
             return
-        hosts = args.hosts.split(",")
         key = _read_key(args.file)
-        print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, spaces in {args.root}", flush=True)
-        core.keeper_run(args.root, hosts, args.own, key, args.linger, args.boot_id)
-        print(f"{_now()} keeper of {hosts[args.own]}, process {os.getpid()}, ended", flush=True)
+        hosts = args.hosts.split(",")
+        agreement = _Agreement(core, args) if args.etcd else None
+        roster = agreement.roster if agreement else core.Roster(hosts)
+        host = hosts[0 if agreement else args.own]
+        if agreement:
+            agreement.begin()
+        print(f"{_now()} keeper of {host}, process {os.getpid()}, spaces in {args.root}", flush=True)
+        core.keeper_run(args.root, roster, args.own, key, args.linger, args.boot_id, args.agreed or "")
+        if agreement:
+            agreement.end()
+        print(f"{_now()} keeper of {host}, process {os.getpid()}, ended", flush=True)
     except Exception as error:
         # By these words it is known from one that was killed, which is started again.
         raise SystemExit(f"{_now()} the keeper ended: {type(error).__name__}: {error}") from None

@@ -71,6 +71,10 @@ class HostLost(OpenshelfError, ConnectionError):
         self.range = range if range and range[1] else None
 
 
+class NoAgreement(OpenshelfError, ConnectionError):
+    """Hosts cannot agree on anything now: etcd, or a majority of it, does not answer. Try again when it does."""
+
+
 class Refused(OpenshelfError, ConnectionError):
     """The other side has another key, version or hosts file, or what came was altered on the way."""
 

@@ -107,7 +107,8 @@ def test_hosts_new_writes_a_private_file_and_keeps_what_is_there(tmp_path: Path)
     again = openshelf("hosts", "new", str(path), "10.0.0.1:7400")
     assert again.returncode == 1
     assert "exists already" in again.stderr
-    for wrong in (["new"], ["new", str(tmp_path / "x")], ["new", str(tmp_path / "x"), "nowhere"], ["a", "b"]):
+    assert answer("hosts", "new", str(tmp_path / "key"))["hosts"] == []  # a key alone, for hosts that agree in etcd
+    for wrong in (["new"], ["new", str(tmp_path / "x"), "nowhere"], ["a", "b"]):
         refused = openshelf("hosts", *wrong)
         assert refused.returncode == 1
         assert "Traceback" not in refused.stderr

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from openshelf import Array, Space
-from openshelf.errors import BadInput, HostLost, OpenshelfError, UnknownName
+from openshelf.errors import BadInput, HostLost, NoAgreement, OpenshelfError, UnknownName
 from tests.storm.ledger import REMOVING, SINCE_NS, SPACES, Change, Problem
 from tests.storm.member import TITLES, Handle, Held, life_of
 from tests.storm.plan import Operation
@@ -33,7 +33,7 @@ def home_of(name: int) -> int:
 
 def lost(error: OpenshelfError) -> bool:
     """Whether a host that does not answer is the reason; a name may be there."""
-    return isinstance(error, HostLost) or "did not answer" in str(error)
+    return isinstance(error, HostLost | NoAgreement) or "did not answer" in str(error)
 
 
 class Guest(Worker):
@@ -92,7 +92,7 @@ class Guest(Worker):
         try:
             with super().law(handle, *allowed):
                 yield
-        except (HostLost, UnknownName) as error:
+        except (HostLost, NoAgreement, UnknownName) as error:
             if not lost(error):
                 raise
             self.excuse(error, handle.number)
@@ -103,7 +103,7 @@ class Guest(Worker):
         happened = True
         try:
             yield
-        except (HostLost, UnknownName) as error:
+        except (HostLost, NoAgreement, UnknownName) as error:
             if not lost(error):
                 raise
             self.excuse(error, handle.number)
@@ -123,7 +123,7 @@ class Guest(Worker):
                     happened = self.happened(handle, change)
                     if self.all_up(handle):
                         return happened
-            except (HostLost, UnknownName) as error:
+            except (HostLost, NoAgreement, UnknownName) as error:
                 if not lost(error):
                     raise
                 self.excuse(error, index)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openshelf import Space
-from openshelf.errors import Corrupt, NameTaken, NotPermitted, UnknownName
+from openshelf.errors import Corrupt, NameTaken, NoAgreement, NotPermitted, UnknownName
 from tests.processes import State
 from tests.storm.guest import CONTRIBUTE, home_of
 from tests.storm.ledger import (
@@ -166,7 +166,7 @@ def remove_parts(state: State, indexes: list[int]) -> None:
                 Space.remove(url_of(index))
             except UnknownName:
                 break  # gone, or nobody opened it here
-            except NotPermitted:
+            except (NoAgreement, NotPermitted):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)

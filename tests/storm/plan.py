@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from tests.storm.ledger import NAMES, SPACES, WORKERS
 
-KINDS = ("plain", "tiered", "durable", "hosts")
+KINDS = ("plain", "tiered", "durable", "hosts", "agreed")
+OVER_HOSTS = ("hosts", "agreed")  # with a list of hosts in a file; by etcd
 
 _EVERYWHERE = {
     "put": 10, "draft": 5, "abandon": 2, "delete": 4, "rename": 4, "look": 12, "hold": 7, "look_again": 6, "drop": 3,
@@ -26,13 +27,14 @@ OPERATIONS: dict[str, dict[str, int]] = {
     "tiered": _EVERYWHERE | _ONE_HOST | _FLASH,
     "durable": _EVERYWHERE | _ONE_HOST | _FLASH | {"flush": 5, "remove": 1},
 }
-OPERATIONS["hosts"] = _EVERYWHERE | {"fetch": 6}
+OPERATIONS["hosts"] = OPERATIONS["agreed"] = _EVERYWHERE | {"fetch": 6}
 EVENTS: dict[str, dict[str, int]] = {
     "plain": {"kill": 8, "kill_all": 1, "stop": 3, "kill_child": 2},
     "tiered": {"kill": 6, "kill_all": 1, "stop": 3, "kill_child": 2, "kill_keeper": 6, "stop_keeper": 2},
     "durable": {"kill": 4, "stop": 2, "kill_child": 1, "kill_keeper": 4, "stop_keeper": 1, "power_cut": 3},
     "hosts": {"kill": 6, "kill_all": 1, "stop": 3, "kill_child": 2, "kill_keeper": 3, "stop_keeper": 2, "remake": 3},
 }
+EVENTS["agreed"] = EVENTS["hosts"] | {"stop_server": 2, "kill_server": 2, "lose_servers": 1, "give_up": 3}
 _SIZES = (2, 60, 700, 3_000, 9_000, 40_000, 131_072, 262_144)  # in words of 8 bytes; the last is 2 MiB
 _WEIGHTS = (1, 4, 4, 4, 4, 4, 2, 1)
 

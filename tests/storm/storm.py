@@ -12,27 +12,36 @@ import itertools
 import os
 import shutil
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+from openshelf.errors import NoAgreement
+from openshelf.membership import Agreed, Etcd, read_table
+from openshelf.space.hosts.hosts_file import GRANULE, MOST_HOSTS
 from tests.conftest import alive, has_threads
 from tests.processes import Died, Failed, stop_process
-from tests.space.hosts.harness.cluster import RESERVE, Cluster, processes_under
+from tests.space.hosts.harness.agreed import AgreedCluster
+from tests.space.hosts.harness.cluster import RESERVE, Cluster, free_ports, processes_under
+from tests.space.hosts.harness.etcd import Servers
 from tests.space.hosts.harness.nursery import NurseryPeer
 from tests.space.hosts.storm import check_last_words
 from tests.storm import judge
 from tests.storm.guest import HOSTS
 from tests.storm.ledger import CHILD, DOING, REMOVING, SINCE_NS, SPACES, STEP, TALLIES, THERE, WORKERS, Ledger, Problem
 from tests.storm.member import TITLES
-from tests.storm.plan import Event, events, operations
+from tests.storm.plan import OVER_HOSTS, Event, events, operations
 from tests.storm.stuck import where_is
 from tests.storm.work import work
 from tests.storm.worker import REMOVED, TROUBLE_S
 
 HANG_S = 10.0
 _TICK_S = 0.005
-_LINGER_S = {"hosts": "600"}  # of keepers: longer than all processes of a host have nothing open, on any machine
+_LINGER_S = dict.fromkeys(
+    OVER_HOSTS, "600"
+)  # of keepers: longer than all processes of a host have nothing open, on any machine
 
 
 class Slot:
@@ -56,7 +65,9 @@ class Storm:
         self.cluster, self.kind, self.seed = cluster, kind, seed
         self.place, self.hosts = cluster.directory, cluster.hosts
         (self.place / "flash").mkdir()
-        bases = [f"{title}: {cluster.base + number * HOSTS * RESERVE:#x}" for number, title in enumerate(TITLES)]
+        self.servers = cluster.servers if isinstance(cluster, AgreedCluster) else None
+        room = MOST_HOSTS * GRANULE if self.servers else HOSTS * RESERVE
+        bases = [f"{title}: {cluster.base + number * room:#x}" for number, title in enumerate(TITLES)]
         text = cluster.file.read_text().replace(f"base: {cluster.base:#x}", f"base: {{{', '.join(bases)}}}")
         cluster.file.write_text(text)
         self.book = Ledger(self.place / "ledger")
@@ -68,7 +79,7 @@ class Storm:
     def run(self, seconds: float) -> None:
         """Events for so long; then everybody ends, and what is left is judged."""
         try:
-            if self.kind == "hosts":
+            if self.kind in OVER_HOSTS:
                 self.publish(list(range(SPACES)))
             for slot in self.slots:
                 self.start(slot)
@@ -94,7 +105,8 @@ class Storm:
         slot.peer = peer
 
     def peer(self, host: int) -> NurseryPeer:
-        url = self.hosts[host].url("").rstrip("/")
+        servers = f"etcd://{','.join(self.servers.clients)}" if self.servers else ""
+        url = servers or self.hosts[host].url("").rstrip("/")
         return self.hosts[host].peer(OPENSHELF_LINGER=_LINGER_S.get(self.kind, "1"), STORM_URL=url)
 
     # What is done to them
@@ -180,6 +192,49 @@ class Storm:
 
     def keepers(self) -> list[int]:
         return sorted(pid for host in self.hosts for pid in host.keepers())
+
+    # What is done to those who agree
+
+    def give_up(self, event: Event) -> None:
+        """The lease of a host ends, though all of it is well. Nothing is lost, and nobody need notice."""
+        assert self.servers is not None
+        index, host = event.whom % SPACES, self.hosts[event.whom // SPACES % HOSTS]
+        store = Etcd(self.servers.clients)
+        membership = Agreed(store, TITLES[index])
+        for part in host.directory.glob(f"{TITLES[index]}@*"):
+            with contextlib.suppress(NoAgreement):
+                if (table := read_table(part)) is not None:
+                    membership.resign(table.ticket)
+        store.close()
+
+    @contextlib.contextmanager
+    def without_agreement(self) -> Iterator[Servers]:
+        """Publications may fail while it lasts."""
+        assert self.servers is not None
+        self.book.trouble_s = time.monotonic()
+        yield self.servers
+        self.servers.await_majority()
+        self.book.trouble_s = time.monotonic()
+
+    def stop_server(self, event: Event) -> None:
+        with self.without_agreement() as servers:
+            servers.signal(event.whom % servers.COUNT, signal.SIGSTOP)
+            self.watch(event.seconds)
+            servers.signal(event.whom % servers.COUNT, signal.SIGCONT)
+
+    def kill_server(self, event: Event) -> None:
+        with self.without_agreement() as servers:
+            servers.kill(event.whom % servers.COUNT)
+            self.watch(event.seconds)
+            servers.start(event.whom % servers.COUNT)
+
+    def lose_servers(self, event: Event) -> None:
+        with self.without_agreement() as servers:
+            for number in range(servers.COUNT):
+                servers.kill(number)
+            self.watch(event.seconds)
+            for number in range(servers.COUNT):
+                servers.start(number)
 
     def publish(self, indexes: list[int]) -> None:
         """The next life of spaces over hosts."""
@@ -312,7 +367,7 @@ class Storm:
         words = [line for line in text.splitlines() if line.startswith("openshelf: ")]
         if self.kind == "plain" or code != -signal.SIGBUS or not troubled or not words:
             raise Problem(f"worker {slot.number} or its child ended by itself with {code}: {text}")
-        if self.kind == "hosts":
+        if self.kind in OVER_HOSTS:
             check_last_words(text, [host.address for host in self.hosts])
         elif not all(REMOVED in line for line in words):
             raise Problem(f"a touch ended worker {slot.number} or its child, though its space was not removed: {text}")
@@ -338,13 +393,14 @@ class Storm:
             except Failed as error:
                 raise Problem(f"worker {slot.number}: {error}") from None
             slot.peer.stop()
-        if self.kind == "hosts":
+        if self.kind in OVER_HOSTS:
             for host in range(len(self.hosts)):
                 self.ask(judge.last_look_over_hosts, str(self.place), host=host)
             for host in range(len(self.hosts)):
                 self.ask(judge.remove_parts, list(range(SPACES)), host=host)
             for pid in self.keepers():
-                os.kill(pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # one of an agreement ends when its part is gone
+                    os.kill(pid, signal.SIGTERM)
         else:
             self.ask(judge.last_look, self.kind, str(self.place))
         deadline = time.monotonic() + 30
@@ -390,7 +446,16 @@ def replay(kind: str, seed: int) -> str:
 
 def storm(kind: str, seed: int, seconds: float) -> Storm:
     """One storm from beginning to end; nothing of it stays."""
-    with Cluster(HOSTS if kind == "hosts" else 1) as cluster:
+    with contextlib.ExitStack() as stack:
+        if kind == "agreed":
+            place = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-etcd-"))
+            servers = stack.enter_context(Servers(free_ports(6), Path(place)))
+            servers.await_majority()
+            agreed = stack.enter_context(AgreedCluster(HOSTS, servers))
+            agreed.let_spaces_choose_ports()
+            cluster: Cluster = agreed
+        else:
+            cluster = stack.enter_context(Cluster(HOSTS if kind == "hosts" else 1))
         made = Storm(cluster, kind, seed)
         made.run(seconds)
-    return made
+        return made

@@ -8,11 +8,12 @@ import sys
 
 from tests.processes import State
 from tests.storm.guest import Guest
+from tests.storm.plan import OVER_HOSTS
 from tests.storm.worker import Worker
 
 
 def worker_of(kind: str) -> type[Worker]:
-    return Guest if kind == "hosts" else Worker
+    return Guest if kind in OVER_HOSTS else Worker
 
 
 def work(state: State, kind: str, slot: int, seed: int, life: int, place: str) -> None:

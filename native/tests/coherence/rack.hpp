@@ -87,7 +87,7 @@ public:
         }
         KeeperOptions options;
         options.root = root(host);
-        options.hosts = names;
+        options.roster = std::make_shared<Roster>(names);
         options.self = host;
         options.key = {};
         options.boot_id = "boot";

@@ -67,13 +67,13 @@ def _measured(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _new(args: argparse.Namespace) -> int:
-    if len(args.rest) < 2:
-        raise BadInput("expected `openshelf hosts new PATH HOST:PORT...`")
+    if not args.rest:
+        raise BadInput("expected `openshelf hosts new PATH [HOST:PORT...]`")
     made = new_hosts_file(args.rest[0], args.rest[1:])
     if args.json:
         print(json.dumps({"path": str(made.path), "hosts": list(made.hosts)}))
     else:
-        count = f"{len(made.hosts)} host{'s' * (len(made.hosts) > 1)}"
+        count = f"{len(made.hosts) or 'no'} host{'s' * (len(made.hosts) != 1)}"
         said = f"{made.path}: a new key and {count}. Copy it to every host (scp -p), and keep it secret:"
         print(printable(said))
         print("who has the key can read and write every space.")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from openshelf.cli._arguments import add_json
 from openshelf.cli._screen import printable
 from openshelf.errors import BadInput
-from openshelf.space import Hosts, make_part, own_number, read_hosts, run_keeper
+from openshelf.space import Hosts, Space, host_of, make_part, own_number, read_hosts, run_keeper
 
 _EPILOG = """\
 Ctrl-C and SIGTERM end it, with 0.
@@ -20,6 +20,7 @@ Ctrl-C and SIGTERM end it, with 0.
 examples:
   openshelf keeper
   openshelf keeper --space demo --contribute 64GiB
+  openshelf keeper --space etcd://10.0.0.7:2379/demo --contribute 64GiB
   openshelf keeper --hosts /etc/openshelf/hosts.yaml --host 10.0.0.1:7400
   openshelf keeper --space demo --contribute 64GiB --unit > /etc/systemd/system/openshelf-keeper.service"""
 
@@ -58,7 +59,11 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--hosts", metavar="FILE", help="the hosts file (default: OPENSHELF_HOSTS or the user's)")
     parser.add_argument("--host", metavar="HOST:PORT", help="which of the hosts this is, if several could be")
-    parser.add_argument("--space", metavar="NAME", help="make this host's part of a space first, if it is not there")
+    parser.add_argument(
+        "--space",
+        metavar="NAME",
+        help="make this host's part of a space first, if it is not there; etcd://...: join it",
+    )
     parser.add_argument("--contribute", metavar="SIZE", help="how much memory this host gives to that space")
     parser.add_argument("--unit", action="store_true", help="print a systemd unit that runs this command, and end")
     add_json(parser, "print what it keeps as JSON, before it begins")
@@ -66,6 +71,8 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.space and args.space.startswith("etcd://"):
+        _join(args)
     listed = read_hosts(args.hosts)
     own = own_number(listed, args.host)
     if args.contribute and not args.space:
@@ -77,10 +84,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _join(args: argparse.Namespace) -> NoReturn:
+    """Of a space whose hosts agree in etcd."""
+    if args.host or args.unit:
+        raise BadInput("--host and --unit go without etcd://; there OPENSHELF_HOST says which host this is")
+    Space.open(args.space, contribute=args.contribute, hosts=args.hosts).close()  # its keeper hands over to this one
+    _tell(args, *host_of(args.space, args.hosts))
+
+
 def _become(args: argparse.Namespace, listed: Hosts, own: int) -> NoReturn:
     if args.space:
         make_part(args.space, args.contribute, listed, own)
-    others = [host for number, host in enumerate(listed.hosts) if number != own]
+    _tell(args, listed, own)
+
+
+def _tell(args: argparse.Namespace, listed: Hosts, own: int) -> NoReturn:
+    """Says what it keeps, and keeps it."""
+    others = [host for number, host in enumerate(listed.hosts) if host and number != own]
     if args.json:
         print(json.dumps({"host": listed.hosts[own], "number": own, "file": str(listed.path), "others": others}))
     else:

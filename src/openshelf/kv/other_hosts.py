@@ -117,6 +117,6 @@ class OtherHosts:
 def other_hosts_of(space: Space, core: _core.KVCore, name: str) -> OtherHosts | None:
     """None for a space of one host, and where nothing may be fetched into it."""
     native = space._native
-    if not isinstance(native, Cluster) or not native.peers or native.core.stats()["read_only"]:
+    if not isinstance(native, Cluster) or not (native.agreed or native.peers) or native.core.stats()["read_only"]:
         return None
     return OtherHosts(native, core, name)

@@ -9,7 +9,7 @@ from openshelf.space.devices.replica import Replica
 from openshelf.space.folder import Entry, Folder
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, new_hosts_file, own_number, read_hosts
-from openshelf.space.hosts.join import make_part
+from openshelf.space.hosts.join import host_of, make_part
 from openshelf.space.hosts.start_keeper import run_keeper
 from openshelf.space.locality.flash import tiers_of
 from openshelf.space.look import describe_space, hosts_of, look
@@ -43,6 +43,7 @@ __all__ = [
     "arrive",
     "describe_space",
     "format_size",
+    "host_of",
     "hosts_of",
     "look",
     "make_part",

@@ -16,9 +16,9 @@ from openshelf import _core
 from openshelf.errors import HostLost, NotPermitted, UnknownName
 from openshelf.space.create import registry
 from openshelf.space.create.shard import read_shard
-from openshelf.space.hosts import join, start_keeper
+from openshelf.space.hosts import by_etcd, join, start_keeper
 from openshelf.space.hosts.hosts_file import Hosts
-from openshelf.space.hosts.urls import is_url
+from openshelf.space.hosts.urls import ETCD, is_url, parse_etcd
 from openshelf.space.locality.flash import tiers_of
 from openshelf.space.space import Space
 
@@ -56,6 +56,8 @@ def describe_space(name: str, *, hosts: Named = None) -> dict[str, Any]:
 
 def hosts_of(url: str, *, hosts: Named = None) -> list[dict[str, Any]]:
     """As Space.hosts(). If no keeper runs here, or this host has no part of the space, the others are called."""
+    if url.startswith(ETCD):
+        return _agreed_hosts(url, hosts)
     found, listed, own = join.locate(url, hosts)
     directory = registry.root().resolve() / f"{found.space}@{listed.hosts[own]}"
     if directory.exists() and _kept(directory):
@@ -64,6 +66,25 @@ def hosts_of(url: str, *, hosts: Named = None) -> list[dict[str, Any]]:
     numbers = range(len(listed.hosts))
     with ThreadPoolExecutor(len(listed.hosts)) as pool:
         return list(pool.map(lambda number: _called(found.space, listed, own, number, directory), numbers))
+
+
+def _agreed_hosts(text: str, hosts: Named) -> list[dict[str, Any]]:
+    """Of hosts that agree in etcd: by this host's keeper if it runs, else what etcd knows of them."""
+    url = parse_etcd(text)
+    try:
+        directory = join.directory_of(text, hosts)
+        if _kept(directory):
+            with Space.open(text, "r", hosts=hosts) as space:
+                return space.hosts()
+    except UnknownName:  # this host has no part
+        pass
+    view = by_etcd.view_of(url)
+    nothing = dict.fromkeys(("round_trip_us", "bandwidth", "misses", "recalls", "bytes", "free"))
+    return [
+        {"host": host, "number": number, "own": False, "up": bool(term), "state": "up" if term else "down", **nothing}
+        for number, (host, term) in enumerate(zip(view.hosts, view.terms, strict=True))
+        if host
+    ]
 
 
 def _called(space: str, listed: Hosts, own: int, number: int, directory: Path) -> dict[str, Any]:
@@ -78,7 +99,7 @@ def _called(space: str, listed: Hosts, own: int, number: int, directory: Path) -
         else:
             remote = _core.Remote(
                 listed.hosts[number], number, listed.key, space, own, len(listed.hosts), listed.base_of(space),
-                listed.reserve, _core.hosts_hash(list(listed.hosts)), True,
+                listed.reserve, listed.realm, True,
             )  # fmt: skip
             remote.stats()  # it connects
             start = time.perf_counter()

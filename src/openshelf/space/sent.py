@@ -18,7 +18,7 @@ from openshelf.errors import BadInput, NotPermitted, OpenshelfError, UnknownName
 from openshelf.space.create import registry
 from openshelf.space.hosts import join
 from openshelf.space.hosts.cluster import Cluster
-from openshelf.space.hosts.urls import is_url, parse_url
+from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, is_url, parse_url
 from openshelf.space.lost import Lost
 from openshelf.space.native import Native
 
@@ -85,7 +85,8 @@ def address_of(native: Native) -> Address:
     read_only, number = bool(native.stats()["read_only"]), _core.space_id(native.directory)
     if isinstance(native, Cluster):
         shard = native.shard
-        return f"openshelf://{shard.hosts[shard.own]}/{shard.space}", str(native.hosts_file), number, read_only
+        url = EtcdUrl(shard.servers, shard.space) if shard.servers else Url(shard.hosts[shard.own], shard.space)
+        return str(url), str(native.hosts_file), number, read_only
     return str(Path(native.directory).resolve()), "", number, read_only
 
 
@@ -96,7 +97,7 @@ def open_address(address: Address) -> Space:
     where, hosts, number, read_only = address
     options = {"hosts": hosts} if hosts else {}
     directory = join.directory_of(where, hosts) if is_url(where) else registry.find(where)
-    if is_url(where) and not directory.name.endswith(f"@{parse_url(where).host}"):
+    if is_url(where) and (where.startswith(ETCD) or not directory.name.endswith(f"@{parse_url(where).host}")):
         number = 0  # sent by another host: its part has an id of its own
     _check(where, directory, number)
     mode, other = ("r", "rw") if read_only else ("rw", "r")

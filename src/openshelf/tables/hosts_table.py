@@ -274,6 +274,11 @@ def open_over_hosts(space: Space, name: str, owner_sums: bool) -> HostsTable | N
 
 def sharding_of(cluster: Cluster, hosts: Any) -> Sharding:
     """`hosts`: "all", a list of hosts by address or number, or a Sharding."""
+    if cluster.agreed:
+        raise BadInput(
+            "hosts=: a table over hosts needs a space with a hosts file. The hosts of this one agree in etcd, and a "
+            "table would not follow those that join; a table on one host works"
+        )
     if isinstance(hosts, Sharding):
         for host in {*hosts.hosts, *hosts.blocks}:
             cluster.number_of_host(host)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from openshelf.errors import UnknownName
-from tests.space.hosts.harness.cluster import _free_ports
+from tests.space.hosts.harness.cluster import free_ports
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not installed: pip install 'openshelf[ray]'")
 
@@ -54,7 +54,7 @@ def _on(node: str, function: Any, *arguments: Any) -> Any:
 
 
 def test_each_node_has_a_keeper_which_is_started_again_when_it_is_killed(cluster: Any, home: Path) -> None:
-    keepers = start_keepers("demo", "16MiB", port=_free_ports(2)[0])
+    keepers = start_keepers("demo", "16MiB", port=free_ports(2)[0])
     one, other = (node.node_id for node in keepers.nodes)
     assert len(set(keepers.hosts)) == 2
     assert _on(one, _write, keepers, 1) == keepers.hosts[0]

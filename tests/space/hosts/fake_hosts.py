@@ -116,5 +116,6 @@ class FakeHosts:
         remotes = {n: FakeRemote(core, self.hosts[n]) for n, core in enumerate(self.cores) if n != own}
         listed = [Peer(n, self.hosts[n], cast("_core.Remote", remote)) for n, remote in remotes.items()]
         peers = FakePeers(listed, lambda: {n for n, remote in remotes.items() if not remote.down})
-        cluster = Cluster(self.shard(own), self.cores[own], peers, cast("_core.Attachment", self.attachment))
+        attachment = cast("_core.Attachment", self.attachment)
+        cluster = Cluster(self.shard(own), self.cores[own], peers, attachment, lambda number, host: peers[number])
         return Space(cluster), remotes

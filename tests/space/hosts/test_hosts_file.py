@@ -117,14 +117,18 @@ def test_bases_are_equal_for_everybody_and_inside_the_range(file: Path) -> None:
 
 
 def test_base_and_reserve_can_be_given(file: Path) -> None:
-    one = read_hosts(written(file, GOOD + "reserve: 2GiB\nbase: 0x2500_0000_0000\n"))
-    assert (one.reserve, one.base_of("x"), one.base_of("y")) == (2 << 30, 0x2500_0000_0000, 0x2500_0000_0000)
+    one = read_hosts(written(file, GOOD + "reserve: 64GiB\nbase: 0x2500_0000_0000\n"))
+    assert (one.reserve, one.base_of("x"), one.base_of("y")) == (64 << 30, 0x2500_0000_0000, 0x2500_0000_0000)
     some = read_hosts(written(file, GOOD + "base: {x: 0x2500_0000_0000}\n"))
     assert some.base_of("x") == 0x2500_0000_0000
     assert some.base_of("y") != 0x2500_0000_0000
 
 
 def test_addresses_that_do_not_fit_are_refused(file: Path) -> None:
+    with pytest.raises(
+        BadInput, match="line 3: 'reserve' must be at least 32 GiB"
+    ):  # else a host's would begin in another's
+        read_hosts(written(file, GOOD + "reserve: 31GiB\n"))
     with pytest.raises(BadInput, match="do not fit"):
         read_hosts(written(file, GOOD + "reserve: 16TiB\n")).base_of("demo")
     with pytest.raises(BadInput, match="beyond 128 TiB"):
@@ -141,10 +145,18 @@ def test_a_new_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(NameTaken, match="exists already"):
         new_hosts_file(path, ["a:1"])
     assert read_hosts(path) == made
-    for wrong in ([], ["a:1", "a:1"], ["a"]):
+    for wrong in (["a:1", "a:1"], ["a"]):
         with pytest.raises(BadInput):
             new_hosts_file(tmp_path / "third.yaml", wrong)
     assert not (tmp_path / "third.yaml").exists()
+
+
+def test_a_file_without_hosts_is_a_key_for_those_who_agree(tmp_path: Path) -> None:
+    made = new_hosts_file(tmp_path / "key.yaml", [])
+    assert made.hosts == ()
+    assert read_hosts(made.path, only_key=True) == made
+    with pytest.raises(BadInput, match="'hosts' is missing"):
+        read_hosts(made.path)
 
 
 def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from openshelf import Space
 from openshelf.errors import BadInput
 from openshelf.space import own_number, read_hosts
 from openshelf.space.hosts import job
-from tests.space.hosts.harness.cluster import Cluster, _free_ports
+from tests.space.hosts.harness.cluster import Cluster, free_ports
 
 _VARIABLES = ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC")
 
@@ -112,7 +112,7 @@ def _file(place: Path, more: str) -> Path:
 def test_a_space_is_opened_by_a_slurm_job(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
     monkeypatch.setenv("SLURM_NODEID", "0")
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     with Space.open("openshelf://job/demo", contribute="16MiB", hosts=_file(tmp_path, f"port: {port}")) as space:
         space.put("a", np.arange(4))
         assert space["a"].home == f"localhost:{port}"
@@ -141,9 +141,9 @@ print(f"node {node} is", space.hosts()[node]["host"])
 
 def test_two_nodes_of_a_real_torchrun_meet(loopback: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    script, file = tmp_path / "worker.py", _file(tmp_path, f"port: {_free_ports(2)[0]}")
+    script, file = tmp_path / "worker.py", _file(tmp_path, f"port: {free_ports(2)[0]}")
     script.write_text(WORKER)
-    (store,) = _free_ports(1)
+    (store,) = free_ports(1)
     common = [
         sys.executable,
         "-m",

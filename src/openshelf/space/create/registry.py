@@ -214,7 +214,8 @@ def clear_debris(path: Path) -> None:
 
 
 _FILES = re.compile(
-    "control|members|data|backing|temporary|shard|units|shadow|escrow|cache-[0-9]+"  # the last five: of a shard
+    "control|members|data|backing|temporary"
+    "|shard|units|shadow|escrow|cache-[0-9]+|hosts([.][0-9]+)?"  # of a shard
     "|tiers|keeper[.](lock|sock|log|start)"  # of a flash tier
 )
 

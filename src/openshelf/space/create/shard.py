@@ -22,6 +22,9 @@ class Shard:
     hosts: tuple[str, ...]
     own: int
     unit: int  # bytes that are fetched, invalidated and written back at once
+    servers: tuple[str, ...] = ()  # of the etcd in which its hosts agree; none: the list is fixed
+    realm: int = 0  # which agreement
+    life: str = ""  # of this part: one that is made anew has another
 
     @property
     def directory(self) -> str:
@@ -35,7 +38,8 @@ def read_shard(directory: Path) -> Shard:
     path = directory / FILE
     try:
         found = json.loads(_files.read_own(path))
-        return Shard(**{**found, "hosts": tuple(found["hosts"])})
+        lists = {name: tuple(found.get(name, ())) for name in ("hosts", "servers")}
+        return Shard(**{**found, **lists})
     except NotPermitted:
         raise
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,14 @@ import numpy as np
 
 from openshelf import _core
 from openshelf.errors import BadAddress, BadInput, HostLost, NameTaken, NoRoom, UnknownName
+from openshelf.membership import Agreed, Etcd, read_table
 from openshelf.space.create.shard import Shard
+from openshelf.space.hosts.agreed_names import AgreedNames
 from openshelf.space.hosts.name_claims import PREFIX, Claims
 from openshelf.space.hosts.peers import Peer, Peers
 from openshelf.space.native import Listed, Maker, Native
+
+_HEAR_S = 5.0  # a keeper asks etcd every two seconds, and it may take two to find that a server is dead
 
 
 class Cluster:
@@ -32,13 +38,56 @@ class Cluster:
         core: _core.Core,
         peers: Peers,
         attachment: _core.Attachment,
+        call: Callable[[int, str], Peer],
         hosts_file: Path | None = None,
     ) -> None:
-        self.shard, self.core, self.peers, self.attachment = shard, core, peers, attachment
+        self.shard, self.core, self._peers, self.attachment = shard, core, peers, attachment
         self.hosts_file = hosts_file
+        self.agreed = bool(shard.servers)
+        self.hosts = shard.hosts  # their names; those that never were there have none
+        self._call, self._epoch, self._gate = call, -1, threading.Lock()
         self._claims = Claims()
+        self._names = None
+        if self.agreed:
+            self._names = AgreedNames(shard.own, shard.life, Agreed(Etcd(shard.servers), shard.space))
 
     # Hosts
+
+    @property
+    def peers(self) -> Peers:
+        """The other hosts, as this host's keeper knows them now."""
+        if self.agreed and (epoch := self.attachment.epoch) != self._epoch:
+            with self._gate:
+                table = read_table(self.core.directory)
+                if table is not None:
+                    self.meet(table.view.hosts)
+                    for peer in self._peers:
+                        peer.member = bool(table.view.terms[peer.number])
+                self._epoch = epoch
+        return self._peers
+
+    def _hear_news(self) -> None:
+        """Afterwards all hosts are known that have joined before this."""
+        if self._names is not None:
+            self._follow(self._names.epoch())
+
+    def _follow(self, epoch: int) -> None:
+        """Waits until this host's keeper goes by the list of an epoch, or a newer one."""
+        deadline = time.monotonic() + _HEAR_S
+        while self.attachment.epoch < epoch:
+            if time.monotonic() > deadline:
+                raise HostLost(f"the keeper of this host does not follow the list of hosts to epoch {epoch}")
+            time.sleep(0.002)
+        self.peers  # noqa: B018  # those that have joined are known then
+
+    def meet(self, hosts: tuple[str, ...]) -> None:
+        """Hosts that were not known yet can be called from now on."""
+        known = {peer.number for peer in self._peers} | {self.shard.own}
+        fresh = [(number, host) for number, host in enumerate(hosts) if host and number not in known]
+        self.hosts = hosts
+        for number, host in fresh:
+            self.attachment.name_host(number, host)
+        self._peers.add([self._call(number, host) for number, host in fresh])
 
     def number_of(self, address: int) -> int:
         """The home of an address; BadAddress if it is no host's."""
@@ -53,12 +102,15 @@ class Cluster:
 
     def number_of_host(self, home: str | int) -> int:
         """The number of a host given by name or number."""
-        hosts = self.shard.hosts
-        if isinstance(home, int) and not isinstance(home, bool) and 0 <= home < len(hosts):
+        self.peers  # noqa: B018  # those that have just joined are known then
+        if isinstance(home, str) and home not in self.hosts:
+            self._hear_news()
+        hosts = self.hosts
+        if isinstance(home, int) and not isinstance(home, bool) and 0 <= home < len(hosts) and hosts[home]:
             return home
-        if home in hosts:
+        if home and home in hosts:
             return hosts.index(str(home))
-        listed = ", ".join(f"{number} ({host})" for number, host in enumerate(hosts))
+        listed = ", ".join(f"{number} ({host})" for number, host in enumerate(hosts) if host)
         raise UnknownName(f"there is no host {home!r}; the space {self.shard.space!r} is on {listed}")
 
     def native_of(self, number: int) -> Native:
@@ -68,7 +120,13 @@ class Cluster:
         return self.peer_of(number).remote
 
     def peer_of(self, number: int) -> Peer:
-        return self.peers[number - (number > self.shard.own)]
+        peer = self._peers.of(number) or self.peers.of(number)
+        if peer is None:
+            self._hear_news()
+            peer = self._peers.of(number)
+        if peer is None:
+            raise UnknownName(f"there is no host {number} in the space {self.shard.space!r} yet")
+        return peer
 
     def on(self, home: str | int) -> Maker:
         """Where to make an array that is to live on a host."""
@@ -78,6 +136,11 @@ class Cluster:
         """Hosts that are worth asking, lowest number first."""
         up = {peer.number for peer in self.peers if self.peers.up(peer)} | {self.shard.own}
         return ((number, self.native_of(number)) for number in sorted(up))
+
+    def missing(self) -> builtins.list[str]:
+        """Who did not answer when last asked: a name may be there that only they know."""
+        etcd = [f"etcd at {', '.join(self.shard.servers)}"] if self._names is not None and self._names.away else []
+        return self.peers.missing() + etcd
 
     def missed(self, number: int) -> None:
         if number != self.shard.own:
@@ -124,35 +187,47 @@ class Cluster:
 
     def publish(self, pin: _core.Pin, replace: bool, /) -> None:
         home, name = self.number_of(pin.address), pin.name
+        if self._names is not None and name:
+            return self._names.publish(self, pin, name, replace)
         if not name or not self.peers:
             return self.native_of(home).publish(pin, replace)
         with self._claims.hold(self, name) as claim:
-            others = self._elsewhere(name, home)
+            others = self.elsewhere(name, home)
             if others and (not replace or any(other.kind for _, other in others)):
-                raise _taken(name, self.shard.hosts[others[0][0]])
+                raise _taken(name, self.hosts[others[0][0]])
             if others:
                 claim.note(pin.address)
             self.native_of(home).publish(pin, replace)
             if others:
-                self._drop(name, others)
+                self.drop(name, others)
                 claim.note(0)
         return None
 
     def name(self, pin: _core.Pin, name: str, /) -> None:
         home = self.number_of(pin.address)
+        if self._names is not None:
+            self._names.give(self, pin, name, lambda draft: self._name(home, pin, name, draft))
+            return
         with self._claims.hold(self, name):
-            if others := self._elsewhere(name, home):
-                raise _taken(name, self.shard.hosts[others[0][0]])
+            if others := self.elsewhere(name, home):
+                raise _taken(name, self.hosts[others[0][0]])
             self.native_of(home).name(pin, name)
 
-    def _elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
+    def _name(self, home: int, pin: _core.Pin, name: str, draft: _core.Pin) -> None:
+        if home == self.shard.own:
+            self.core.name(pin, name)
+        else:
+            self.peer_of(home).remote.name(pin, name, draft)
+
+    def elsewhere(self, name: str, home: int) -> builtins.list[tuple[int, _core.Pin]]:
         """Where a name is, other than on one host."""
         found = [(peer.number, pin) for peer, pin in self.peers.find(name, besides=home)]
         if home != self.shard.own and (pin := self.core.find(name)) is not None:
             found.append((self.shard.own, pin))
         return found
 
-    def _drop(self, name: str, others: builtins.list[tuple[int, _core.Pin]]) -> None:
+    def drop(self, name: str, others: builtins.list[tuple[int, _core.Pin]]) -> None:
+        """Takes the name away from arrays of some hosts."""
         for number, pin in others:
             with contextlib.suppress(HostLost):
                 self.native_of(number).remove(name, pin)
@@ -163,23 +238,43 @@ class Cluster:
             pin = self.at(address)
             home = self.number_of(address)
             if pin.address == address and pin.name and pin.state == _core.State.LIVE:
-                self._drop(pin.name, self._elsewhere(pin.name, home))
+                self.drop(pin.name, self.elsewhere(pin.name, home))
 
     # Finding
 
     def find(self, name: str, /) -> _core.Pin | None:
         pin = self.core.find(name)
-        if pin is not None:
-            return pin
-        return next((pin for _, pin in self.peers.find(name)), None)
+        if pin is None:
+            pin = next((pin for _, pin in self.peers.find(name)), None)
+        return self._find_late(name) if pin is None and self._names is not None else pin
+
+    def _find_late(self, name: str) -> _core.Pin | None:
+        """What a look-up missed: etcd knows the name, and this host may not have heard of its owner."""
+        found = self._names.look(name) if self._names is not None else None
+        if found is None:
+            return None
+        epoch, owner, member = found
+        self._follow(epoch)
+        if owner.number == self.shard.own:
+            return self.core.find(name)
+        peer = self.peer_of(owner.number)
+        try:
+            return peer.ask(lambda remote: remote.find(name))
+        except HostLost:
+            if member:
+                raise
+            return None  # what lives on a lost host is not found; the error that there is no such name tells the host
 
     def contains(self, name: str, /) -> bool:
-        return self.core.contains(name) or bool(self.peers.find(name))
+        if self.core.contains(name) or self.peers.find(name):
+            return True
+        return self._names is not None and self._find_late(name) is not None
 
     def at(self, address: int, /) -> _core.Pin:
         return self.native_of(self.number_of(address)).at(address)
 
     def list(self, prefix: str, /) -> builtins.list[Listed]:
+        self._hear_news()
         found = {entry[0]: entry for _, there in self.peers.ask(lambda r: r.list(prefix)) for entry in reversed(there)}
         found |= {entry[0]: entry for entry in self.core.list(prefix)}
         return [found[name] for name in sorted(found)]
@@ -188,9 +283,13 @@ class Cluster:
 
     def remove(self, name: str, only: _core.Pin | None = None) -> bool:
         if only is not None:
-            return self.native_of(self.number_of(only.address)).remove(name, only)
-        here = self.core.remove(name)  # and everywhere else: after a partition there may be two
-        return any([here, *(there for _, there in self.peers.ask(lambda r: r.remove(name)))])
+            gone = self.native_of(self.number_of(only.address)).remove(name, only)
+        else:
+            here = self.core.remove(name)  # and everywhere else: after a partition there may be two
+            gone = any([here, *(there for _, there in self.peers.ask(lambda r: r.remove(name)))])
+        if gone and self._names is not None:
+            self._names.forget(self, name)
+        return gone
 
     def discard_shards(self, pin: _core.Pin) -> None:
         """The rows of a table over hosts, on all of them; HostLost if one does not answer. Its name stays."""
@@ -209,10 +308,20 @@ class Cluster:
         if pin is None:
             raise UnknownName(f"there is no array {name!r}")
         home = self.number_of(pin.address)
+        if self._names is not None:
+            self._names.give(self, pin, to, lambda draft: self._rename(home, name, to, draft))
+            self._names.forget(self, name)
+            return
         with self._claims.hold(self, to):
-            if others := self._elsewhere(to, home):
-                raise _taken(to, self.shard.hosts[others[0][0]])
+            if others := self.elsewhere(to, home):
+                raise _taken(to, self.hosts[others[0][0]])
             self.native_of(home).rename(name, to)
+
+    def _rename(self, home: int, name: str, to: str, draft: _core.Pin) -> None:
+        if home == self.shard.own:
+            self.core.rename(name, to)
+        else:
+            self.peer_of(home).remote.rename(name, to, draft)
 
     # The whole
 

@@ -20,11 +20,11 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from openshelf import _files
+from openshelf import _core, _files
 from openshelf._sizes import format_size, parse_size
 from openshelf.errors import BadInput, NameTaken, NotPermitted, UnknownName
 from openshelf.space.hosts import job
@@ -37,9 +37,17 @@ _KEY_LINE = re.compile(rb"""^key:[ \t]*["']?([0-9a-fA-F]{64})["']?[ \t]*(#.*)?\r
 _MOST_BYTES = 1 << 16
 
 
+class Agreement(NamedTuple):
+    """Where the hosts of a space agree on who they are."""
+
+    servers: tuple[str, ...]  # of etcd
+    space: str
+    realm: int  # which agreement: hosts of another one are refused
+
+
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """What the file says."""
+    """What the file says, or, with an agreement, who the hosts are now: those that are not there yet have no name."""
 
     path: Path
     key: bytes = dataclasses.field(repr=False)  # never in a log
@@ -48,6 +56,12 @@ class Hosts:
     base: int | None = None  # of every space
     bases: tuple[tuple[str, int], ...] = ()  # of some
     own: int | None = None  # in a job: which host this one is
+    agreement: Agreement | None = None
+
+    @property
+    def realm(self) -> int:
+        """What all hosts must have alike: the agreement, or the list."""
+        return self.agreement.realm if self.agreement else _core.hosts_hash(list(self.hosts))
 
     def base_of(self, space: str) -> int:
         """Where the addresses of host 0 begin: equal on all hosts without a word between them."""
@@ -94,8 +108,11 @@ def default_path() -> Path:
     return local_path().with_name("hosts.yaml")
 
 
-def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
-    """Reads and checks the file; NotPermitted if anybody else could read it, BadInput with line and reason."""
+def read_hosts(path: str | os.PathLike[str] | None = None, *, only_key: bool = False) -> Hosts:
+    """Reads and checks the file; NotPermitted if anybody else could read it, BadInput with line and reason.
+
+    `only_key`: the file need not list hosts, and those that it lists do not count.
+    """
     where = _files.given_path(path if path is not None else default_path(), "hosts")
     text = _private_bytes(where)
     try:
@@ -106,7 +123,7 @@ def read_hosts(path: str | os.PathLike[str] | None = None) -> Hosts:
         raise BadInput(f"{where}{line}: not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError):
         raise BadInput(f"{where}: not YAML") from None
-    return _Reader(where, text).hosts(node)
+    return _Reader(where, text).hosts(node, only_key)
 
 
 def _private_bytes(path: Path) -> bytes:
@@ -136,7 +153,7 @@ class _Reader:
         line = f", line {node.start_mark.line + 1}" if node is not None else ""
         return BadInput(f"{self.path}{line}: {message}")
 
-    def hosts(self, node: yaml.Node | None) -> Hosts:
+    def hosts(self, node: yaml.Node | None, only_key: bool) -> Hosts:
         if not isinstance(node, yaml.MappingNode):
             raise self.wrong(node, "expected a mapping with the keys 'key' and 'hosts'")
         found: dict[str, yaml.Node] = {}
@@ -147,11 +164,13 @@ class _Reader:
             if name in found:
                 raise self.wrong(key, f"{name!r} is given twice")
             found[name] = value
-        for name in ("key", "hosts"):
+        for name in ("key",) if only_key else ("key", "hosts"):
             if name not in found:
                 raise self.wrong(node, f"{name!r} is missing")
         made: dict[str, Any] = {"key": self.key(found["key"])}
-        if isinstance(found["hosts"], yaml.ScalarNode) and found["hosts"].value == JOB:
+        if only_key:
+            made["hosts"] = ()
+        elif isinstance(found["hosts"], yaml.ScalarNode) and found["hosts"].value == JOB:
             listed = job.of_environment(self.port(found["port"]) if "port" in found else job.DEFAULT_PORT)
             if len(listed.hosts) > MOST_HOSTS:
                 raise self.wrong(found["hosts"], f"the job has {len(listed.hosts)} nodes, the most are {MOST_HOSTS}")
@@ -215,6 +234,8 @@ class _Reader:
             raise self.wrong(node, str(error)) from None
         if size % (1 << 30):
             raise self.wrong(node, f"'reserve' must be a multiple of 1 GiB, got {text!r}")
+        if size < _core.SMALLEST_RESERVE:
+            raise self.wrong(node, f"'reserve' must be at least {format_size(_core.SMALLEST_RESERVE)}, got {text!r}")
         return size
 
     def base(self, node: yaml.Node) -> int:
@@ -234,19 +255,22 @@ def own_number(listed: Hosts, named: str | None = None) -> int:
 
 
 def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str], *, key: bytes | None = None) -> Hosts:
-    """Writes a file with `key` (a new random one), readable by its owner only. NameTaken if there is one."""
+    """Writes a file with `key` (a new random one), readable by its owner only. NameTaken if there is one.
+
+    Without hosts it is a key for spaces whose hosts agree in etcd.
+    """
     if key is not None and len(key) != 32:
         raise BadInput(f"a key has 32 bytes, this one has {len(key)}")
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
         raise BadInput(f"expected a list of HOST:PORT, got {hosts!r}")
     names = [host_port(host) for host in hosts]
-    if not 1 <= len(names) <= MOST_HOSTS:
-        raise BadInput(f"expected 1 to {MOST_HOSTS} hosts, got {len(names)}")
+    if len(names) > MOST_HOSTS:
+        raise BadInput(f"expected at most {MOST_HOSTS} hosts, got {len(names)}")
     if len(set(names)) != len(names):
         raise BadInput(f"a host is in the list twice: {', '.join(names)}")
     where = _files.given_path(path, "a hosts file")
     listed = "".join(f'  - "{name}"\n' for name in names)
-    text = f"key: {(key or secrets.token_bytes(32)).hex()}\nhosts:\n{listed}"
+    text = f"key: {(key or secrets.token_bytes(32)).hex()}\n" + (f"hosts:\n{listed}" if names else "")
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = _files.open_own(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -256,4 +280,4 @@ def new_hosts_file(path: str | os.PathLike[str], hosts: Sequence[str], *, key: b
         raise NotPermitted(f"the hosts file {where} cannot be made: {error.strerror}") from None
     with os.fdopen(handle, "w") as file:
         file.write(text)
-    return read_hosts(where)
+    return read_hosts(where, only_key=not names)

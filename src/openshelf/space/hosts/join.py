@@ -22,19 +22,21 @@ from openshelf.errors import (
     Refused,
     WrongVersion,
 )
+from openshelf.membership import Table, write_table
 from openshelf.space import faults
 from openshelf.space.create import registry
 from openshelf.space.create.create import check_base, make
 from openshelf.space.create.shard import Shard, read_shard
-from openshelf.space.hosts import start_keeper
+from openshelf.space.hosts import by_etcd, start_keeper
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, read_hosts
 from openshelf.space.hosts.peers import Peer, Peers
-from openshelf.space.hosts.urls import Url, parse_url
+from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, parse_etcd, parse_url
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
 DEFAULT_UNIT = 64 << 10
 _KNOCK_MS = 300  # a host that takes longer to say hello is looked for when it is needed
+_END_S = 5.0  # for the keeper of a part that was removed
 _SMALLEST_UNIT, _LARGEST_UNIT = 4 << 10, 2 << 20
 
 _open: weakref.WeakValueDictionary[tuple[int, int], Cluster] = weakref.WeakValueDictionary()
@@ -57,10 +59,13 @@ def join(
     hosts: str | os.PathLike[str] | None,
 ) -> Cluster:
     """This process's view of the space; the same object for all who open it here."""
-    url, listed, own = locate(text, hosts)
     room = None if contribute is None else parse_size(contribute)
     with _gate:
-        root, shard = _ensure_shard(url, listed, own, room, unit)
+        if text.startswith(ETCD):
+            root, shard, listed = _ensure_agreed(parse_etcd(text), hosts, room, unit)
+        else:
+            url, listed, own = locate(text, hosts)
+            root, shard = _ensure_shard(url, listed, own, room, unit)
         directory = root / shard.directory
         status = directory.stat()
         try:
@@ -73,6 +78,14 @@ def join(
             cluster = _join(root, directory, core, shard, listed, read_only)
             _open[status.st_dev, status.st_ino] = cluster
     return cluster
+
+
+def host_of(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Hosts, int]:
+    """The hosts of a space by URL, and the number of this one among them."""
+    if text.startswith(ETCD):
+        return by_etcd.locate(parse_etcd(text), hosts)
+    _, listed, own = locate(text, hosts)
+    return listed, own
 
 
 def locate(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Url, Hosts, int]:
@@ -89,6 +102,10 @@ def make_part(space: str, contribute: str | int | None, listed: Hosts, own: int)
 
 def directory_of(text: str, hosts: str | os.PathLike[str] | None) -> Path:
     """The directory of this host's part of a space; UnknownName if there is none."""
+    if text.startswith(ETCD):
+        etcd = parse_etcd(text)
+        root = registry.root().resolve()
+        return registry.find_directory(text, root / f"{etcd.space}@{by_etcd.own_host(etcd, root)}")
     url, listed, own = locate(text, hosts)
     return registry.find_directory(text, registry.root().resolve() / f"{url.space}@{listed.hosts[own]}")
 
@@ -107,6 +124,8 @@ def let_go(directory: Path) -> None:
         raise NotPermitted(f"{directory} is in use: {error}; close it there first, views included") from None
     except (Corrupt, WrongVersion):  # too damaged to be open anywhere
         pass
+    if by_etcd.leave(directory):
+        start_keeper.await_end(sock, _END_S)  # it hears that its part is gone
 
 
 def _id_of(directory: Path) -> int:
@@ -134,6 +153,38 @@ def _ensure_shard(url: Url, listed: Hosts, own: int, room: int | None, unit: str
         if room is not None:
             _grow(directory, room)
     return root, Shard(url.space, there.base, there.reserve, listed.hosts, own, there.unit)
+
+
+def _ensure_agreed(
+    url: EtcdUrl, hosts: str | os.PathLike[str] | None, room: int | None, unit: str | int | None
+) -> tuple[Path, Shard, Hosts]:
+    """As `_ensure_shard`, where the hosts agree: one that has no part yet joins before it makes it."""
+    key, size = read_hosts(hosts, only_key=True), _unit(unit)
+    with registry.locked() as named:
+        root = named.resolve()
+        registry.clear_debris(root)
+        host = by_etcd.own_host(url, root)
+        directory = root / f"{url.space}@{host}"
+        if not directory.exists():
+            if not start_keeper.await_end(start_keeper.socket_path(root, host), _END_S):  # of a part that was removed
+                raise NotPermitted(
+                    f"a keeper of another space runs as {host}: set {by_etcd.ENVIRONMENT} to another HOST:PORT"
+                )
+            joined = by_etcd.Joined(url, key, host, size)
+            shard = joined.shard
+            check_base(root, shard.base, len(shard.hosts) * shard.reserve, url.space)
+            base = shard.base + shard.own * shard.reserve
+            make(root, shard.directory, room or DEFAULT_ROOM, None, None, base, shard.reserve, shard)
+            write_table(directory, Table(joined.view, joined.ticket))
+            return root, shard, joined.listed
+        by_etcd.finish_joining(url, host, directory)
+        listed, _ = by_etcd.of_part(url, key, directory)
+        there = read_shard(directory)
+        if unit is not None and there.unit != size:
+            raise BadInput(f"{directory} has units of {format_size(there.unit)}, not {format_size(size)}")
+        if room is not None:
+            _grow(directory, room)
+    return root, there, listed
 
 
 def _unit(unit: str | int | None) -> int:
@@ -172,29 +223,33 @@ def _grow(directory: Path, room: int) -> None:
 
 
 def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: Hosts, read_only: bool) -> Cluster:
-    there = _prove(listed, shard)
+    there = _prove(listed, shard) if listed.agreement is None else set()  # hosts of an agreement are met as they come
     keeper = start_keeper.of_host(root, listed, shard.own)
     faults.wanted()  # checked before a keeper takes it over
+    names = [host or f"number {number}" for number, host in enumerate(listed.hosts)]
     attachment = start_keeper.meet(
-        keeper, lambda sock: _core.attach(core, sock, list(shard.hosts), shard.own, shard.unit, keeper.command)
+        keeper, lambda sock: _core.attach(core, sock, names, shard.own, shard.unit, keeper.command)
     )
     if attachment.faults == "none":
         faults.tell_none(
             "views of other hosts' arrays do not work here; space.get, space.put, atomics, locks and channels do"
         )
-    peers = []
-    for number, host in enumerate(shard.hosts):
-        if number != shard.own:
-            remote = _core.Remote(
-                host, number, listed.key, shard.space, shard.own, len(shard.hosts), shard.base, shard.reserve,
-                _core.hosts_hash(list(shard.hosts)), read_only,
-            )  # fmt: skip
-            remote.set_mapped(attachment.faults != "none")
-            remote.keep(core)  # and with it the mapping: a view outlives the handle of its space
-            peers.append(Peer(number, host, remote))
-            if number in there:
-                _check_list(peers[-1])
-    return Cluster(shard, core, Peers(peers, lambda: _links(attachment)), attachment, listed.path)
+
+    def peer(number: int, host: str) -> Peer:
+        remote = _core.Remote(
+            host, number, listed.key, shard.space, shard.own, len(shard.hosts), shard.base, shard.reserve,
+            listed.realm, read_only,
+        )  # fmt: skip
+        remote.set_mapped(attachment.faults != "none")
+        remote.keep(core)  # and with it the mapping: a view outlives the handle of its space
+        return Peer(number, host, remote)
+
+    peers = Peers([], lambda: _links(attachment))
+    cluster = Cluster(shard, core, peers, attachment, peer, listed.path)
+    cluster.meet(listed.hosts)
+    for number in there:
+        _check_list(cluster.peer_of(number))
+    return cluster
 
 
 def _prove(listed: Hosts, shard: Shard) -> set[int]:

@@ -20,12 +20,13 @@ _FRESH_S = 0.05  # how old what the keeper said may be
 class Peer:
     """Another host, and whether it was there when last asked."""
 
-    __slots__ = ("again_at", "host", "missing", "number", "remote", "unopened")
+    __slots__ = ("again_at", "host", "member", "missing", "number", "remote", "unopened")
 
     def __init__(self, number: int, host: str, remote: _core.Remote) -> None:
         self.number, self.host, self.remote = number, host, remote
         self.missing = False
         self.unopened = False  # it answered, and said that nobody there has opened the space
+        self.member = True  # False: the hosts agree that it is not there
         self.again_at = 0.0
 
     def ask(self, call: Callable[[_core.Remote], T]) -> T:
@@ -57,7 +58,7 @@ class Peers(Sequence[Peer]):
         self._peers = tuple(sorted(peers, key=lambda peer: peer.number))
         self._linked, self._links, self._linked_at = linked, set[int](), 0.0
         self._pool: ThreadPoolExecutor | None = None
-        self._pid = 0
+        self._pid, self._threads_for = 0, 0
 
     def __getitem__(self, index: int) -> Peer:  # type: ignore[override]  # no slices
         return self._peers[index]
@@ -65,8 +66,18 @@ class Peers(Sequence[Peer]):
     def __len__(self) -> int:
         return len(self._peers)
 
+    def of(self, number: int) -> Peer | None:
+        """The host of a number; None if there is none yet."""
+        return next((peer for peer in self._peers if peer.number == number), None)
+
+    def add(self, peers: Sequence[Peer]) -> None:
+        """Hosts that have joined."""
+        self._peers = tuple(sorted((*self._peers, *peers), key=lambda peer: peer.number))
+
     def up(self, peer: Peer, missing: bool = True) -> bool:
         """Whether it is worth asking. Without `missing`, not to see whether one that did not answer does by now."""
+        if not peer.member:
+            return False
         now = time.monotonic()
         if now >= peer.again_at and (missing or not peer.missing):
             return True
@@ -101,15 +112,18 @@ class Peers(Sequence[Peer]):
 
     def missing(self) -> list[str]:
         """Hosts that did not answer when they were last asked."""
-        return [peer.host for peer in self._peers if peer.missing]
+        return [peer.host for peer in self._peers if peer.missing or not peer.member]
 
     def _asked(self, besides: int, missing: bool = True) -> list[Peer]:
         return [peer for peer in self._peers if peer.number != besides and self.up(peer, missing)]
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():  # a fork leaves the threads behind
-            self._pool = ThreadPoolExecutor(len(self._peers), thread_name_prefix="openshelf")
-            self._pid = os.getpid()
+        wanted = len(self._peers)
+        if (
+            self._pool is None or self._pid != os.getpid() or self._threads_for < wanted
+        ):  # a fork leaves the threads behind
+            self._pool = ThreadPoolExecutor(wanted, thread_name_prefix="openshelf")
+            self._pid, self._threads_for = os.getpid(), wanted
         return self._pool
 
 

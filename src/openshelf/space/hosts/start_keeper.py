@@ -67,7 +67,12 @@ class Keeper(NamedTuple):
 def argv(root: Path, listed: Hosts, own: int, detach: bool) -> list[str]:
     """The command that runs a host's keeper: nothing secret is in it."""
     command = [*_python(), "--root", str(root), "--file", str(listed.path)]
-    command += ["--hosts", ",".join(listed.hosts), "--own", str(own)]
+    command += ["--own", str(own)]
+    if agreement := listed.agreement:
+        command += ["--etcd", ",".join(agreement.servers), "--agreed", agreement.space, "--realm", str(agreement.realm)]
+        command += ["--hosts", listed.hosts[own]]
+    else:
+        command += ["--hosts", ",".join(listed.hosts)]
     if not detach:
         return command
     return [*command, *_detached(root / f"keeper@{listed.hosts[own]}.log")]
@@ -105,6 +110,16 @@ def answers(path: Path) -> bool:
         _, user, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if user not in (os.geteuid(), 0):
         raise NotPermitted(f"the socket {path} is answered by user {user}, expected {os.geteuid()}")
+    return True
+
+
+def await_end(path: Path, seconds: float) -> bool:
+    """Until no keeper listens there; False if one still does when the time is over."""
+    deadline = time.monotonic() + seconds
+    while answers(path):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
     return True
 
 

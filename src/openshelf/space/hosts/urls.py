@@ -12,6 +12,7 @@ from openshelf.errors import BadInput
 from openshelf.space.create import registry
 
 SCHEME = "openshelf://"
+ETCD = "etcd://"
 JOB = "job"  # in a URL: this node of a job; see hosts/job.py
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^\[\]:/\s]+):([0-9]{1,5})")
 _HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9][a-z0-9-]{0,62})*")
@@ -57,7 +58,29 @@ def host_port(text: str) -> str:
 
 
 def is_url(name: object) -> TypeGuard[str]:
-    return isinstance(name, str) and name.startswith(SCHEME)
+    return isinstance(name, str) and name.startswith((SCHEME, ETCD))
+
+
+class EtcdUrl(NamedTuple):
+    """`etcd://10.0.0.7:2379,10.0.0.8:2379/demo`: a space, and servers of the etcd in which its hosts agree."""
+
+    servers: tuple[str, ...]
+    space: str
+
+    def __str__(self) -> str:
+        return f"{ETCD}{','.join(self.servers)}/{self.space}"
+
+
+def parse_etcd(text: str) -> EtcdUrl:
+    """Takes a URL of etcd apart; BadInput says what is wrong with it."""
+    expected = f"expected {ETCD}HOST:PORT/NAME, or several HOST:PORT with commas between them"
+    servers, slash, space = text.removeprefix(ETCD).partition("/")
+    if not slash or not space:
+        raise BadInput(f"{text!r} names no space; {expected}")
+    try:
+        return EtcdUrl(tuple(host_port(server) for server in servers.split(",")), registry.check_name(space))
+    except BadInput as error:
+        raise BadInput(f"{text!r}: {error}; {expected}") from None
 
 
 def parse_url(text: str) -> Url:

@@ -27,10 +27,11 @@ class SeveralHosts(Locality):
         return self._cluster.on(home)
 
     def host_of(self, home: str | int) -> str:
-        return self._cluster.shard.hosts[self._cluster.number_of_host(home)]
+        return self._cluster.hosts[self._cluster.number_of_host(home)]
 
     def home(self, address: int) -> str:
-        return self._cluster.shard.hosts[self._cluster.number_of(address)]
+        number = self._cluster.number_of(address)
+        return self._cluster.hosts[number] or self._cluster.peer_of(number).host
 
     def owner(self, address: int, nbytes: int) -> str | None:
         cluster = self._cluster
@@ -47,14 +48,14 @@ class SeveralHosts(Locality):
                 else None
             )
         (owner,) = owners if len(owners) == 1 else {None}
-        return None if owner is None else cluster.shard.hosts[owner]
+        return None if owner is None else cluster.hosts[owner]
 
     def state(self, address: int, nbytes: int) -> str:
         invalid, shared, modified = self._cluster.attachment.states(address, max(1, nbytes))
         if bool(invalid) + bool(shared) + bool(modified) > 1:
             return "mixed"
         if modified:
-            return "home" if self.home(address) == self._cluster.shard.hosts[self._cluster.shard.own] else "modified"
+            return "home" if self.home(address) == self._cluster.hosts[self._cluster.shard.own] else "modified"
         return "shared" if shared else "invalid"
 
     def tier(self, address: int, nbytes: int) -> str:
@@ -124,7 +125,7 @@ class SeveralHosts(Locality):
         return self._cluster.number_of(one) == self._cluster.number_of(other)
 
     def missing(self) -> list[str]:
-        return self._cluster.peers.missing()
+        return self._cluster.missing()
 
     def where(self, address: int) -> tuple[int, int]:
         number = self._cluster.number_of(address)
@@ -136,13 +137,13 @@ class SeveralHosts(Locality):
         return number, offset
 
     def hosts(self) -> list[dict[str, Any]]:
-        shard = self._cluster.shard
+        self._cluster.peers  # noqa: B018  # those that have just joined are known then
         status = {int(one["number"]): one for one in self._cluster.attachment.status()}
-        return [self._one(number, status.get(number, {})) for number in range(len(shard.hosts))]
+        return [self._one(number, status.get(number, {})) for number, host in enumerate(self._cluster.hosts) if host]
 
     def _one(self, number: int, status: dict[str, Any]) -> dict[str, Any]:
         shard = self._cluster.shard
-        one = {"host": shard.hosts[number], "number": number, "up": True, "own": number == shard.own}
+        one = {"host": self._cluster.hosts[number], "number": number, "up": True, "own": number == shard.own}
         one |= {"bytes": None, "free": None, "round_trip_us": None, "bandwidth": None, "misses": None, "recalls": None}
         one |= {name: value for name, value in status.items() if name not in ("host", "number", "own")}
         try:

@@ -120,7 +120,7 @@ class Host:
         self.peers: list[NurseryPeer] = []
 
     def url(self, name: str = "demo") -> str:
-        return f"openshelf://{self.address}/{name}"
+        return self.cluster.url_of(self, name)
 
     def peer(self, **environment: str) -> NurseryPeer:
         """A process on this host."""
@@ -182,7 +182,7 @@ class Cluster:
         if network:
             self.addresses = [f"{address}:{7400 + self.number}" for address in network.addresses[:count]]
         else:
-            self.addresses = [f"127.0.0.1:{port}" for port in _free_ports(count)]
+            self.addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
         self.write_hosts(self.file)
         self.hosts = [Host(self, number, address) for number, address in enumerate(self.addresses)]
 
@@ -190,6 +190,9 @@ class Cluster:
         lines = [f"key: {key or self.key}", f"base: {self.base:#x}", f"reserve: {RESERVE >> 30}GiB", "hosts:"]
         path.write_text("\n".join([*lines, *[f'  - "{address}"' for address in self.addresses]]) + "\n")
         path.chmod(0o600)
+
+    def url_of(self, host: Host, name: str) -> str:
+        return f"openshelf://{host.address}/{name}"
 
     def __getitem__(self, number: int) -> Host:
         return self.hosts[number]
@@ -234,7 +237,7 @@ def _close_quietly(peer: NurseryPeer) -> None:
         peer.pipe.close()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: bound all at once, so that they differ."""
     with contextlib.ExitStack() as stack:
         sockets: list[Any] = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -1,0 +1,31 @@
+"""Who the hosts of a space are: a fixed list, or what the hosts agree on in etcd.
+
+A keeper imports this package without any other of Openshelf, so it needs nothing but Python's own library.
+"""
+
+from openshelf.membership.agent import Agent
+from openshelf.membership.agreed import LEASE_S, Agreed, GivenUp
+from openshelf.membership.base import Membership, Owner, Spec, Ticket, View
+from openshelf.membership.etcd import Etcd
+from openshelf.membership.fixed import Fixed
+from openshelf.membership.store import Pair, Store
+from openshelf.membership.table import Table, read_table, write_table
+
+__all__ = [
+    "LEASE_S",
+    "Agent",
+    "Agreed",
+    "Etcd",
+    "Fixed",
+    "GivenUp",
+    "Membership",
+    "Owner",
+    "Pair",
+    "Spec",
+    "Store",
+    "Table",
+    "Ticket",
+    "View",
+    "read_table",
+    "write_table",
+]
