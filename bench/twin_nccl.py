@@ -160,8 +160,15 @@ def _kernels(found: Calibration) -> bool:
     return bool(found.library) and not found.library.startswith("nccl")
 
 
+OF_PROCESSORS = ("LL", "LL to peers")
+"""Regimes whose rate is that of the processors, which look at a flag with every word, whatever the link."""
+
+
 def as_others(others: Sequence[Calibration], told: Wanted, kernels: bool) -> Law:
-    """The median of other machines' constants; rates as shares of the link, but what a rank does by itself as it is."""
+    """The median of other machines' constants, of those that their rows determine, if any do.
+
+    Rates are shares of the link; but what a rank's processors do, and where they look at every word, is as it is.
+    """
     assert told.link_bytes_per_s
     regimes, unused = [], []
     for start in typical(told.link_bytes_per_s, told.reduces, kernels):
@@ -175,12 +182,21 @@ def as_others(others: Sequence[Calibration], told: Wanted, kernels: bool) -> Law
             unused.append(start.name)
             regimes.append(start)
             continue
-        values = np.array([[getattr(regime, part) for part in PARTS] for regime, _ in seen])
-        shares = np.array([regime.s_per_byte * each.link_bytes_per_s for regime, each in seen])
-        middle = np.median(values, axis=0)
-        middle[2] = float(np.median(shares)) / told.link_bytes_per_s
-        regimes.append(start.of(middle))
+        middle = []
+        for part in PARTS:
+            share = part == "s_per_byte" and start.name not in OF_PROCESSORS
+            found = [
+                (getattr(regime, part) * (each.link_bytes_per_s / told.link_bytes_per_s if share else 1.0), each)
+                for regime, each in seen
+            ]
+            sure = [value for value, each in found if _determined(each, start.name, part)]
+            middle.append(float(np.median(sure or [value for value, _ in found])))
+        regimes.append(start.of(np.array(middle)))
     return Law(tuple[Regime, ...](regimes), 0.0, tuple(unused))
+
+
+def _determined(found: Calibration, regime: str, part: str) -> bool:
+    return all(each.determined for each in found.constants if (each.regime, each.part) == (regime, part))
 
 
 def of_sizes(rows: Iterable[Said]) -> dict[str, list[Said]]:

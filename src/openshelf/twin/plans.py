@@ -228,7 +228,7 @@ class Plans:
         """The same with another algorithm in one of its dimensions, where there are more than two."""
         rotating = ROTATING if algorithm.startswith(ROTATING) else ""
         names = algorithm.removeprefix(ROTATING).split(BY)
-        if len(names) < 3 or algorithm.startswith(FOLDED):
+        if len(names) < (2 if rotating else 3) or algorithm.startswith(FOLDED):
             return []
         made = []
         for at in range(len(names)):
