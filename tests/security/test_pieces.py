@@ -21,7 +21,7 @@ from openshelf.errors import HostLost
 from openshelf.show.tour import Host, on_loopback
 from tests.conformance.transports import TCP, Connection, Listener
 
-HELLO, WELCOME, SYNC, PING, PONG, PIECE, MESSAGE = 1, 2, 16, 17, 18, 19, 20
+HELLO, WELCOME, SYNC, PING, PONG, PIECE, MESSAGE = 1, 2, 16, 17, 18, 19, 21
 GETS, BACK, DATAS, GRANT = 0, 3, 4, 6
 PAGE, UNIT = 4096, 65536
 

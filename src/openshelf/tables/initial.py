@@ -57,11 +57,13 @@ def init_of(init: Any) -> tuple[GivenInit, Any]:
         return init.given, None
     if isinstance(init, str):
         raise BadInput(f"init={init!r}: expected 'zeros', a Uniform, a Normal, or rows")
-    return (0, 0.0, 0.0, 0), init if is_tensor(init) or isinstance(init, np.ndarray) else _rows(init)
+    return (0, 0.0, 0.0, 0), init if is_tensor(init) else _rows(init)
 
 
-def _rows(rows: Any) -> np.ndarray[Any, Any]:
-    """Of a list, or what else numpy makes an array of."""
+def _rows(rows: Any) -> Any:
+    """Of a list, or what else numpy makes an array of. What can be sliced is read in slices, as it may be in a file."""
+    if isinstance(getattr(rows, "shape", None), tuple) and hasattr(rows, "__getitem__"):
+        return rows
     try:
         return np.asarray(rows)
     except OpenshelfError:
