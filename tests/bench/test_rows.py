@@ -34,6 +34,7 @@ KV = {"kv.match_ms", "kv.view_us", "kv.copy", "kv.put"}
 KV_PEERS = {"kv.x_mooncake", "kv.x_redis", "kv.x_lmcache_mp"}
 TTFT = {"kv.ttft", "kv.ttft_restart", "kv.ttft_miss", "kv.ttft_warm", "kv.ttft_beyond", "kv.throughput"}
 KV_TRACE = {"kv.gap1", "kv.gap5", "kv.gap10", "kv.share"}
+KV_FLOORS = {f"kv.floor.{trace}" for trace in ("conversation", "chat", "agents", "retrieval", "scans", "shift")}
 TIERS = {
     "tiers.prefetch",
     "tiers.touch",
@@ -115,8 +116,9 @@ def test_transformers_benchmark_writes_its_rows(tmp_path: Path) -> None:
 @pytest.mark.serial
 def test_kv_trace_benchmark_writes_its_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "rows.json", "kv_trace.py")
-    assert rows.keys() == KV_TRACE
-    assert all(row["value"] < 1 for row in rows.values())
+    assert rows.keys() == KV_TRACE | {"kv.floor"} | KV_FLOORS
+    assert all(rows[id]["value"] < 1 for id in KV_TRACE)
+    assert rows["kv.floor"]["value"] == min(rows[id]["value"] for id in KV_FLOORS if rows[id]["value"] is not None)
 
 
 @pytest.mark.soak
