@@ -3,13 +3,15 @@ and against itself on better links."""
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openshelf.fabric import Semantics
+from openshelf.fabric import LinkClass, Semantics
+from openshelf.fabric import topologies as top
 from openshelf.twin import KINDS, Twin
 from openshelf.twin.plans import Ask, Plans
-from tests.twin.drawn import Drawn, networks
+from tests.twin.drawn import SWITCH, Drawn, networks
 
 COSTS = Semantics("costs", 1e-6, efficiency=0.95)
 COLLECTIVES = st.sampled_from([kind for kind in KINDS if kind != "send_recv"])
@@ -37,3 +39,11 @@ def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
         for figures in ((1.0, 1.0), (wide, late))
     ]
     assert made[1].seconds <= made[0].seconds * (1 + 1e-6)
+
+
+def test_a_gain_of_less_than_a_thousandth_counts_among_few_ranks() -> None:
+    ranks = np.array([0, 1, 2, 6, 7, 8])
+    fast, link = LinkClass("fast", 50e9, 2e-7), LinkClass("link", 100e9, 1e-7)
+    twin = Twin(top.leaf_spine(3, 3, 2, fast, link, SWITCH), COSTS)
+    best = twin.collective("all_gather", 2e9, ranks=ranks)
+    assert best.seconds <= twin.collective("all_gather", 2e9, algorithm="direct", ranks=ranks).seconds

@@ -22,6 +22,7 @@ _BOUND = {False: 5e4, True: 5e5}  # effort of a step's bound, where costs are th
 _FAR = 1.2  # times the fastest: what is slower in most chunks is not tried in fewer
 _GAIN, _MUCH = 1e-6, 1e-3  # the least part that an algorithm has to be able to win to be tried; after `_EASY` effort
 _EASY = 1e8
+_FEW, _THOROUGH = 64, 4  # up to so many ranks every gain counts, and effort may be so many times as much
 _FEWER = (32, 128, 8, 2, 64, 16, 4)  # chunks, after as many as there may be
 
 
@@ -48,7 +49,10 @@ class _Search:
         self._settings: dict[bytes, Setting] = {}
         self._found: tuple[Plan, float, str] | None = None
         self._fastest = below_s
-        self._until = _MOST
+        few = len(self.ask.who) <= _FEW
+        self._most_effort = _MOST * (_THOROUGH if few else 1)
+        self._easy = math.inf if few else _EASY
+        self._until = self._most_effort
 
     def best(self) -> tuple[Plan, float, str] | None:
         queue = []
@@ -65,7 +69,7 @@ class _Search:
                 seconds = self._run(name, 1)
                 tried[name] = min(tried.get(name, seconds), seconds)
         near = sorted((seconds, name) for name, seconds in tried.items())
-        self._until = max(_MOST, self._spent() + _MORE)
+        self._until = max(self._most_effort, self._spent() + _MORE)
         for seconds, name in near if not self.ask.chunks else ():
             for fewer in _FEWER:
                 if seconds <= _FAR * self._fastest and fewer < self._most(name):
@@ -94,7 +98,7 @@ class _Search:
     def _could_win(self, least: float, whatever: bool = False) -> bool:
         """Whether it is worth the effort, or worth any."""
         spent = self._spent()
-        gain = _GAIN if spent <= _EASY else _MUCH
+        gain = _GAIN if spent <= self._easy else _MUCH
         return least < self._fastest * (1 - gain) and (whatever or spent <= self._until)
 
     def _most(self, name: str) -> int:

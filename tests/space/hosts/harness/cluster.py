@@ -27,7 +27,7 @@ from tests.space.hosts.harness.nursery import Nursery, NurseryPeer
 
 _PLACE = Path("/dev/shm")
 _PREFIX = "openshelf-hosts-"
-_FIRST_BASE, _LAST_BASE = 0x2000_0000_0000, 0x2E00_0000_0000
+_FIRST_BASE, _LAST_BASE = 0x2100_0000_0000, 0x2E00_0000_0000  # plain spaces take what is below
 RESERVE = 128 << 30
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, among the flags in /proc/PID/stat
 _numbers = itertools.count(1)
