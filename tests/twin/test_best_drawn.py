@@ -15,6 +15,7 @@ from tests.twin.drawn import SWITCH, Drawn, networks
 
 COSTS = Semantics("costs", 1e-6, efficiency=0.95)
 COLLECTIVES = st.sampled_from([kind for kind in KINDS if kind != "send_recv"])
+ANOMALY = 5e-3  # chunks that come earlier can make the last one later (docs/design/twin.md)
 SIZES = st.sampled_from([1e3, 3e4, 1e6, 5e7, 2e9])
 
 
@@ -38,7 +39,7 @@ def test_the_best_is_never_slower_with_more_bandwidth_or_less_latency(
         Twin(net.make(*figures), COSTS).collective(kind, nbytes, ranks=net.ranks)
         for figures in ((1.0, 1.0), (wide, late))
     ]
-    assert made[1].seconds <= made[0].seconds * (1 + 1e-6)
+    assert made[1].seconds <= made[0].seconds * (1 + ANOMALY)
 
 
 def test_a_gain_of_less_than_a_thousandth_counts_among_few_ranks() -> None:
