@@ -16,12 +16,13 @@ namespace tiers { using namespace space; using namespace faults; }
 namespace engine { using namespace space; using namespace faults; using namespace tiers; }
 namespace kv { using namespace space; using namespace tiers; using namespace rpc; }
 namespace serving { using namespace space; using namespace tiers; using namespace kv; }
-namespace tables { using namespace space; using namespace tiers; }
-namespace shards { using namespace space; using namespace rpc; using namespace tables; }
+namespace simd {}
+namespace tables { using namespace space; using namespace tiers; using namespace simd; }
+namespace shards { using namespace space; using namespace rpc; using namespace tables; using namespace simd; }
 namespace stream {}
 namespace flow {}
 namespace measure {}
-namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace serving; using namespace tables; using namespace shards; using namespace stream; using namespace flow; using namespace measure; }
+namespace bind { using namespace space; using namespace faults; using namespace net; using namespace rpc; using namespace coherence; using namespace tiers; using namespace engine; using namespace kv; using namespace serving; using namespace simd; using namespace tables; using namespace shards; using namespace stream; using namespace flow; using namespace measure; }
 namespace test { using namespace bind; }
 
 }  // namespace osf

@@ -21,7 +21,6 @@ void bind_remote(nb::module_& m);
 void bind_hosts(nb::module_& m);
 void bind_kv(nb::module_& m);
 void bind_tiers(nb::module_& m);
-void bind_tier_policy(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_stream(nb::module_& m);
 void bind_flow(nb::module_& m);
@@ -87,7 +86,6 @@ NB_MODULE(_core, m) {
     osf::bind::bind_hosts(m);
     osf::bind::bind_kv(m);
     osf::bind::bind_tiers(m);
-    osf::bind::bind_tier_policy(m);
     osf::bind::bind_device(m);
     osf::bind::bind_stream(m);
     osf::bind::bind_flow(m);

@@ -3,7 +3,7 @@
 #include "bind/tables.hpp"
 #include "shards/calls.hpp"
 #include "shards/sharded.hpp"
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/order.hpp"
 
 #include <nanobind/stl/unique_ptr.h>

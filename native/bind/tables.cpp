@@ -3,7 +3,7 @@
 
 #include "bind/tables.hpp"
 #include "space/sync.hpp"
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/cold.hpp"
 #include "tables/keys.hpp"
 #include "tables/update.hpp"

@@ -6,6 +6,7 @@
 #include "tiers/journal.hpp"
 #include "tiers/client.hpp"
 #include "tiers/durable.hpp"
+#include "tiers/replay.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -169,6 +170,18 @@ void bind_tiers(nb::module_& m) {
         nb::gil_scoped_release release;
         tier_keeper_run(directory, boot_id, linger_s);
     });
+    m.def(
+        "replay_tier_policy",
+        [](u64 units, u64 capacity, nb::ndarray<const u32, nb::ndim<1>, nb::c_contig, nb::device::cpu> trace) {
+            TierReplay replay;
+            {
+                nb::gil_scoped_release release;
+                replay = replay_tier_policy(units, capacity, {trace.data(), trace.size()});
+            }
+            return nb::make_tuple(replay.hits, replay.misses, replay.armed, replay.armed_touches);
+        },
+        "units"_a, "capacity"_a, "trace"_a,
+        "Uses of units, in order, through the policy: hits, misses, units armed, and touches of armed units.");
     m.attr("UNIT") = UNIT;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/workers.hpp"
 
 namespace osf::shards {

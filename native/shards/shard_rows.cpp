@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "shards/shard.hpp"
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/update.hpp"
 #include "tables/versions.hpp"
 

@@ -24,7 +24,7 @@
 #include <string>
 
 #include "base/layout.hpp"
-#include "tables/kernels.hpp"
+#include "simd/kernels.hpp"
 
 namespace osf::tables {
 

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <vector>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/workers.hpp"
 
 namespace osf::tables {

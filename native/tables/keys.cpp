@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "space/sync.hpp"
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/initial.hpp"
 #include "tables/versions.hpp"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 
 namespace osf::tables {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/cold.hpp"
 #include "tables/keys.hpp"
 #include "tables/versions.hpp"

@@ -1,7 +1,7 @@
 // Look-ups and bags, of one table or of many at once.
 //
 // A request goes through two steps. First ids become addresses of rows, some hundreds at a time; then kernels pool what is at the addresses
-// (tables/kernels.hpp), and ask for rows some places ahead of the one that they read. Only the first step knows where rows are.
+// (simd/kernels.hpp), and ask for rows some places ahead of the one that they read. Only the first step knows where rows are.
 #pragma once
 
 #include <span>

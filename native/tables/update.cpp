@@ -4,7 +4,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/order.hpp"
 #include "tables/versions.hpp"
 #include "tables/workers.hpp"

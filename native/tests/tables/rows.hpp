@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 #include "tables/update.hpp"
 #include "tests/check.hpp"
 

@@ -1,4 +1,4 @@
-"""The `openshelf` command: one file per subcommand, each with add() and run()."""
+"""The `openshelf` command: a file or a folder for each subcommand, with add() and run()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers of tables. Native code (`native/tables/bags.hpp`) applies them, to the rows of a batch only."""
+"""Optimizers of tables. Native code (`native/simd/bags.hpp`) applies them, to the rows of a batch only."""
 
 from __future__ import annotations
 

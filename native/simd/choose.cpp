@@ -1,8 +1,8 @@
-#include "tables/choose.hpp"
+#include "simd/choose.hpp"
 
 #include "base/base.hpp"
 
-namespace osf::tables {
+namespace osf::simd {
 
 std::vector<const Kernels*> all_kernels() {
     std::vector<const Kernels*> found = {&plain_kernels};
@@ -30,4 +30,4 @@ void choose_kernels(std::string_view name) {
     if (!name.empty() && name != kernels().name) throw Error(Code::bad_input, "this processor has no kernels '" + std::string(name) + "'");
 }
 
-}  // namespace osf::tables
+}  // namespace osf::simd

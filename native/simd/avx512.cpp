@@ -1,12 +1,12 @@
 // Sixteen numbers at a time. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq where there are such processors.
 #include <type_traits>
 
-#include "tables/bags.hpp"
+#include "simd/bags.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include <immintrin.h>
 
-namespace osf::tables {
+namespace osf::simd {
 
 struct Avx512 {
     using V = __m512;
@@ -44,9 +44,9 @@ struct Avx512 {
 static constexpr Kernels set = Body<Avx512>::kernels("avx512");
 const Kernels* const avx512_kernels = &set;
 
-}  // namespace osf::tables
+}  // namespace osf::simd
 #else
-namespace osf::tables {
+namespace osf::simd {
 const Kernels* const avx512_kernels = nullptr;
 }
 #endif

@@ -8,9 +8,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from openshelf.cli import _twin_ops, _twin_train
 from openshelf.cli._arguments import add_files, add_json, output_file
-from openshelf.cli._twin_serve import add_serve
+from openshelf.cli.twin import ops, train
+from openshelf.cli.twin.serve import add_serve
 from openshelf.errors import BadInput
 from openshelf.space import parse_size
 
@@ -87,8 +87,8 @@ def add(commands: Any) -> None:
                           help="by protocols with memory semantics (store)")  # fmt: skip
         add_json(each)
 
-    _twin_ops.add(parts)
-    _twin_train.add(parts)
+    ops.add(parts)
+    train.add(parts)
 
 
 def run_one(args: argparse.Namespace) -> int:
@@ -103,7 +103,7 @@ def run_one(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": [each.plain() for each in made]}))
         return 0
-    from openshelf.cli._twin import print_collectives
+    from openshelf.cli.twin.screen import print_collectives
 
     print_collectives(args.fabric, made)
     return 0
@@ -129,7 +129,7 @@ def _run_failing(healthy: Twin, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"fabric": args.fabric, "simulated": rows}))
         return 0
-    from openshelf.cli._twin import print_failing
+    from openshelf.cli.twin.screen import print_failing
 
     print_failing(args.fabric, rows)
     return 0
@@ -157,14 +157,14 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: [each.plain() for each in found] for name, found in made.items()}))
         return 0
-    from openshelf.cli._twin import print_comparison
+    from openshelf.cli.twin.screen import print_comparison
 
     print_comparison(made)
     return 0
 
 
 def _run_trace(args: argparse.Namespace) -> int:
-    from openshelf.cli._twin import print_run
+    from openshelf.cli.twin.screen import print_run
     from openshelf.show import write_run_trace
     from openshelf.twin import Rates, read_groups, read_trace, run_trace, run_traces
 

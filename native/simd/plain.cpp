@@ -1,9 +1,9 @@
 // One number at a time, on any processor.
 #include <type_traits>
 
-#include "tables/bags.hpp"
+#include "simd/bags.hpp"
 
-namespace osf::tables {
+namespace osf::simd {
 
 struct Plain {
     using V = float;
@@ -78,4 +78,4 @@ struct Plain {
 
 const Kernels plain_kernels = Body<Plain>::kernels("plain");
 
-}  // namespace osf::tables
+}  // namespace osf::simd

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace osf::tables {
+namespace osf::simd {
 
 // Rows of integers end with their scale and bias. int8: dim bytes, then two float32, as torch's embedding_bag_byte_prepack lays them out.
 // int4: two elements a byte, the first in the low half, then two float16, as embedding_bag_4bit_prepack does.
@@ -99,4 +99,4 @@ extern const Kernels plain_kernels;
 extern const Kernels* const avx2_kernels;        // null: not for this kind of processor
 extern const Kernels* const avx512_kernels;
 
-}  // namespace osf::tables
+}  // namespace osf::simd

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openshelf.cli._arguments import add_files, add_json, output_file
-from openshelf.cli._fit import add_fit
 from openshelf.cli._screen import console, printable
+from openshelf.cli.fabric.fit import add_fit
 
 if TYPE_CHECKING:
     from openshelf.fabric import Fabric
@@ -108,7 +108,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def run_ls(args: argparse.Namespace) -> int:
-    from openshelf.cli._lists import listed, print_list
+    from openshelf.cli.fabric.lists import listed, print_list
 
     found = listed(args.what)
     if args.json:
@@ -168,7 +168,7 @@ def run_schema(args: argparse.Namespace) -> int:
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    from openshelf.cli._compare import print_compare
+    from openshelf.cli.fabric.compare import print_compare
     from openshelf.errors import BadInput, UnknownName
     from openshelf.fabric import USUAL, Wires, media, same_wires
     from openshelf.show import same_wires_svg
@@ -196,7 +196,7 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_derived(args: argparse.Namespace) -> int:
-    from openshelf.cli._compare import print_derived
+    from openshelf.cli.fabric.compare import print_derived
     from openshelf.fabric import derived
 
     if args.json:

@@ -1,12 +1,12 @@
 // Eight numbers at a time. Compiled with -mavx2 -mfma -mf16c where there are such processors.
 #include <type_traits>
 
-#include "tables/bags.hpp"
+#include "simd/bags.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
-namespace osf::tables {
+namespace osf::simd {
 
 struct Avx2 {
     using V = __m256;
@@ -49,9 +49,9 @@ struct Avx2 {
 static constexpr Kernels set = Body<Avx2>::kernels("avx2");
 const Kernels* const avx2_kernels = &set;
 
-}  // namespace osf::tables
+}  // namespace osf::simd
 #else
-namespace osf::tables {
+namespace osf::simd {
 const Kernels* const avx2_kernels = nullptr;
 }
 #endif

@@ -236,7 +236,7 @@ def _tell_curve(
     points: list[Point],
     slo: tuple[float, float] | None,
 ) -> None:
-    from openshelf.cli._twin_serve_screen import print_curve
+    from openshelf.cli.twin.serve_screen import print_curve
     from openshelf.twin.serve import assumed_of, shipped
 
     rows = [each.plain() for each in points]
@@ -268,7 +268,7 @@ def _tell_curve(
 def _tell_outcomes(
     args: argparse.Namespace, requests: Requests, outcomes: list[Outcome], swept: list[str], more: Sequence[str] = ()
 ) -> None:
-    from openshelf.cli._twin_serve_screen import print_outcomes
+    from openshelf.cli.twin.serve_screen import print_outcomes
     from openshelf.twin.serve import assumed_of, shipped
 
     assumed = dict.fromkeys(each for of in outcomes if not of.problem for each in assumed_of(of.scenario))

@@ -1,12 +1,12 @@
-// The bodies of all kernels, for lanes L of one kind of processor: L::N numbers at once. See tables/kernels.hpp.
+// The bodies of all kernels, for lanes L of one kind of processor: L::N numbers at once. See simd/kernels.hpp.
 #pragma once
 
 #include <cmath>
 #include <cstring>
 
-#include "tables/kernels.hpp"
+#include "simd/kernels.hpp"
 
-namespace osf::tables {
+namespace osf::simd {
 
 constexpr bool quantised(RowType type) { return type == RowType::int8 || type == RowType::int4; }
 
@@ -311,4 +311,4 @@ struct Body {
     }
 };
 
-}  // namespace osf::tables
+}  // namespace osf::simd
