@@ -60,8 +60,9 @@ def test_the_first_page_gets_its_table(tmp_path: Path, results: Path) -> None:
         kept(results, name, row("other", 7.0, "s"), row(id, 1.034, "x", "<= 1.15" if "offload" in id else ">= 0.95"))
     benchmarks.write(results, tmp_path)
     text = (tmp_path / "README.md").read_text()
-    head = "| what, against what | measured | our goal |\n|---|---|---|\n| speed of reading a shared"
+    head = "\n".join([*benchmarks.HEAD, "| speed of reading a shared"])
     assert text.startswith(f"before\n{benchmarks.BEGIN}\n{head}")
+    assert "plain PyTorch, which has all the memory that it wants | case of offload.train30 | 1.03x" in text
     assert text.count("| 1.03x, more is better | >= 0.95 |") == 4
     assert text.count("| 1.03x, less is better | <= 1.15 |") == 2
     assert text.endswith(f"Measured on A CPU, 2 cores; 2026-01-31.\n{benchmarks.END}\nafter\n")
