@@ -129,7 +129,7 @@ def test_config_without_transformers_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     (tmp_path / "config.json").write_text("{}")
-    assert "openshelf[transformers]" in refused(capsys, tmp_path, "--budget", "1MiB")
+    assert "pip install transformers" in refused(capsys, tmp_path, "--budget", "1MiB")
 
 
 def test_budget_too_small_is_one_line(capsys: pytest.CaptureFixture[str], file: Path) -> None:

@@ -24,6 +24,6 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in NEEDED:
         raise
     raise MissingExtra(
-        f"this needs TorchRec 1.8 and found no {error.name}: pip install --no-deps torchrec==1.8.0, then "
-        "pip install 'openshelf[torchrec]', see docs/tables.md"
+        f"this needs TorchRec 1.8 and found no {error.name}: pip install --no-deps torchrec==1.8.0, and what the "
+        "extra 'torchrec' of openshelf lists, see docs/tables.md"
     ) from error

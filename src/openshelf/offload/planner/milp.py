@@ -30,7 +30,7 @@ def solve_stays(best: Candidate, rates: Rates, budget: int, deadline: float) -> 
     try:
         import highspy
     except ImportError:
-        return [], "not solved: HiGHS is not installed, pip install openshelf[offload]"
+        return [], "not solved: HiGHS is not installed, pip install highspy"
     found: list[Candidate] = []
     choice = best.choice
     gains = [gain(choice.schedule, gap, rates, choice.homes) for gap in choice.schedule.gaps]
