@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import has_threads, keeper_of
 
 import openshelf as osf
 from openshelf.cli import main
@@ -117,6 +120,13 @@ def test_hosts_are_counted(url: str, home: Path) -> None:
     assert re.search(rf'openshelf:host_up{{space="{url}",host="{there}:[0-9]+"}} 0\n', text)
     assert f'openshelf:host_capacity_bytes{{space="{url}",host="{here}"}} {16 << 20}\n' in text
     assert re.search(rf'openshelf:host_misses_total{{space="{url}",host="{there}:[0-9]+"}} 0\n', text)
+
+    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+        os.kill(keeper := keeper_of(home), signal.SIGKILL)
+    while has_threads(keeper):  # looking at hosts while it ends could start the next one
+        time.sleep(0.02)
+    assert troubles(found := figures()) == [f"{url}: the keeper of this host, {here}, does not answer"]
+    assert f'openshelf:host_up{{space="{url}",host="{here}"}} 0\n' in figures_text(found)
 
 
 def test_a_host_that_answers_without_the_space_is_not_up() -> None:

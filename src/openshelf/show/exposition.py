@@ -30,9 +30,7 @@ def figures(hosts: str | os.PathLike[str] | None = None) -> dict[str, Any]:
             continue
         try:
             if "url" in space:
-                found["hosts"][name] = [
-                    one | {"answers": one["state"] != "down"} for one in hosts_of(name, hosts=hosts)
-                ]
+                found["hosts"][name] = [_answering(one) for one in hosts_of(name, hosts=hosts)]
                 with look(name, hosts=hosts) as seen:
                     _look_into(seen, name, found)
             else:
@@ -41,6 +39,12 @@ def figures(hosts: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         except OpenshelfError as error:
             found["left_out"][name] = str(error)
     return found
+
+
+def _answering(one: dict[str, Any]) -> dict[str, Any]:
+    """With whether it answers other hosts. Without its keeper this host's part can be read, but has no counts."""
+    answers = one["state"] != "down" and not (one["own"] and one["misses"] is None)
+    return one | {"answers": answers, "up": one["up"] and answers}
 
 
 def figures_text(found: dict[str, Any]) -> str:
