@@ -28,7 +28,7 @@ void Space::no_room(u64 wanted, const std::string& why) {
     if (!why.empty()) throw Error(Code::no_room, found + why + "; in the space itself " + room);
     found += room + ", the longest run has " + std::to_string(data.largest_run() * PAGE);
     if (wanted > layout.reserve) found += ", and there are addresses for " + std::to_string(layout.reserve);
-    throw Error(Code::no_room, found + "; delete arrays, close views of deleted ones, or grow the space");
+    throw Error(Code::no_room, found + "; delete arrays or KV pools (`openshelf ls` has their sizes), close views of deleted ones, or grow the space");
 }
 
 Held Space::make(const Spec& spec, bool zero) {
