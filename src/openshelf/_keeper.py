@@ -64,6 +64,40 @@ def _detach(log: str, tell: bool) -> None:
     os.closerange(3, 256)
 
 
+class _Mender:
+    """Runs `openshelf hosts mend` when copies of arrays may have to be made again: a process of its own, with all of
+    the package. So it is also for what others left undone that were killed."""
+
+    _BEGIN_S, _AGAIN_S, _SELDOM_S = 3, 10, 600  # after the keeper's start, after a failure, without a reason
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        run = "import signal, sys; signal.pthread_sigmask(signal.SIG_SETMASK, []); from openshelf.cli import main; "
+        url = f"etcd://{args.etcd}/{args.agreed}"
+        self._command = [sys.executable, "-c", run + "sys.exit(main())", "hosts", "mend", url, "--hosts", args.file]
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        own = {"OPENSHELF_DIR": args.root, "OPENSHELF_HOST": args.hosts, "PYTHONPATH": path}
+        self._environment = {**os.environ, **own}
+        self._terms: tuple[int, ...]
+        self._subprocess = importlib.import_module("subprocess")  # it takes a while, and most keepers need none
+        self._due, self._terms = time.monotonic() + self._BEGIN_S, ()
+        self._process: Any = None
+
+    def step(self, terms: tuple[int, ...]) -> None:
+        """Called again and again, with the members."""
+        now = time.monotonic()
+        if any(was and was != is_ for was, is_ in zip(self._terms, terms, strict=False)):
+            self._due = now
+        self._terms = terms
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._process = None
+            self._due = min(self._due, now + (self._AGAIN_S if code else self._SELDOM_S))
+        if self._process is None and now >= self._due:
+            self._due = float("inf")
+            quiet = self._subprocess.DEVNULL
+            self._process = self._subprocess.Popen(self._command, env=self._environment, stdin=quiet, stdout=quiet)
+
+
 class _Agreement:
     """The list of hosts that the keeper goes by, as the hosts agree on it in etcd. A thread follows it."""
 
@@ -79,6 +113,7 @@ class _Agreement:
         self._agent = self._membership.Agent(self._agreed, args.hosts, table, self._follow, self._say)
         self._thread = threading.Thread(target=self._run, name="openshelf-members", daemon=True)
         self._stop, self._stepped = False, threading.Event()
+        self._mender = _Mender(args) if args.mend else None
 
     def begin(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # they are for the native loop
@@ -102,6 +137,8 @@ class _Agreement:
                 self._stepped.set()
                 if self._agent.over:
                     break
+                if self._mender:
+                    self._mender.step(self._agent.table.view.terms)
                 self._wait(self._membership.LEASE_S / 3)
             except Exception as error:  # no room for the file, say; a keeper that stopped trying would be given up
                 self._say(f"{type(error).__name__}: {error}")
@@ -138,6 +175,7 @@ def main() -> None:
     parser.add_argument("--etcd", help="servers in which the hosts agree; --hosts is the own one then")
     parser.add_argument("--agreed", metavar="SPACE")
     parser.add_argument("--realm", type=int, default=0)
+    parser.add_argument("--mend", action="store_true", help="the space has replicas")
     parser.add_argument("--linger", type=float, default=-1.0)
     parser.add_argument("--detach", metavar="LOG")
     parser.add_argument("--tell", action="store_true", help="print the number of the detached process")

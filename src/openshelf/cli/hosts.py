@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.table import Column, Table
 from openshelf.cli._arguments import add_json, add_space
 from openshelf.cli._screen import cell, console, printable
 from openshelf.errors import BadInput, OpenshelfError
-from openshelf.space import Space, format_size, hosts_of, look, new_hosts_file
+from openshelf.space import Cluster, Space, format_size, hosts_of, look, new_hosts_file
 
 _STATES = {"up": "up", "unopened": "has not opened this space", "down": "[red]down"}
 _EPILOG = """\
@@ -29,14 +30,17 @@ examples:
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "hosts",
-        help="make a hosts file, or show a space's hosts",
+        help="make a hosts file, show a space's hosts, or make lost copies again",
         description="With a URL: the hosts of a space, their room and the links to them. With `new`: writes a hosts "
-        "file with a new key, to be copied to every host.",
+        "file with a new key, to be copied to every host. With `mend`: makes copies again that a space with replicas "
+        "lost, as its keepers do by themselves.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_space(parser, "url", "openshelf://HOST:PORT/NAME, or `new`")
-    parser.add_argument("rest", nargs="*", metavar="PATH HOST:PORT", help="after `new`: the file and the hosts")
+    add_space(parser, "url", "openshelf://HOST:PORT/NAME, `new`, or `mend`")
+    parser.add_argument(
+        "rest", nargs="*", metavar="PATH", help="after `new`: the file, the hosts; after `mend`: the URL"
+    )
     parser.add_argument("--hosts", metavar="FILE", help="the hosts file (default: OPENSHELF_HOSTS or the user's)")
     parser.add_argument("--measure", action="store_true", help="measure the bandwidth from each host by a short get")
     add_json(parser)
@@ -46,6 +50,8 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.url == "new":
         return _new(args)
+    if args.url == "mend":
+        return _mend(args)
     if args.rest:
         raise BadInput(f"{' '.join(args.rest)!r} is too much; expected one URL, or `new PATH HOST:PORT...`")
     found = _measured(args) if args.measure else hosts_of(args.url, hosts=args.hosts)
@@ -78,6 +84,25 @@ def _new(args: argparse.Namespace) -> int:
         print(printable(said))
         print("who has the key can read and write every space.")
     return 0
+
+
+def _mend(args: argparse.Namespace) -> int:
+    if len(args.rest) != 1:
+        raise BadInput("expected `openshelf hosts mend URL`")
+    (url,) = args.rest
+    look(url, hosts=args.hosts).close()  # raises if this host has no part: none is made
+    with Space.open(url, hosts=args.hosts) as space:
+        native = space._native
+        if not isinstance(native, Cluster):
+            raise BadInput(f"{url} is a space on one host, which has no copies")
+        whole = native.mend()
+    if args.json:
+        print(json.dumps({"whole": whole}))
+    elif whole:
+        print("everything that is first on this host has its copies")
+    else:
+        print("some arrays have fewer copies than they should: too few hosts are there with room", file=sys.stderr)
+    return 0 if whole else 1
 
 
 def _bandwidth(space: Space, number: int) -> float | None:

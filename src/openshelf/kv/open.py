@@ -16,6 +16,8 @@ def core_of(space: Space) -> _core.Core:
     if not isinstance(space, Space):
         raise Mismatch(f"KV pools are in a Space, got {type(space).__name__}")
     native = space._native
+    if isinstance(native, Cluster):
+        native.refuse_replicas("KV pools")
     core = native.core if isinstance(native, Cluster) else native
     assert isinstance(core, _core.Core)
     return core

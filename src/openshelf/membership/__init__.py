@@ -6,6 +6,7 @@ A keeper imports this package without any other of Openshelf, so it needs nothin
 from openshelf.membership.agent import Agent
 from openshelf.membership.agreed import LEASE_S, Agreed, GivenUp
 from openshelf.membership.base import Membership, Owner, Spec, Ticket, View
+from openshelf.membership.copied import Copied, Copy, Found, Kept
 from openshelf.membership.etcd import Etcd
 from openshelf.membership.fixed import Fixed
 from openshelf.membership.store import Pair, Store
@@ -15,9 +16,13 @@ __all__ = [
     "LEASE_S",
     "Agent",
     "Agreed",
+    "Copied",
+    "Copy",
     "Etcd",
     "Fixed",
+    "Found",
     "GivenUp",
+    "Kept",
     "Membership",
     "Owner",
     "Pair",

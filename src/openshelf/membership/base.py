@@ -17,6 +17,7 @@ class Spec(NamedTuple):
     base: int  # of the addresses of host 0
     reserve: int  # addresses of each host
     places: int  # how many hosts it can have, over time
+    replicas: int = 1  # hosts that have each named array
 
 
 class View(NamedTuple):

@@ -16,6 +16,7 @@ from openshelf.space.atomic import Atomic
 from openshelf.space.batches import teach_torch
 from openshelf.space.devices.dirty import dirty, write_back
 from openshelf.space.like_numpy import LikeNumpy
+from openshelf.space.numbers import KEPT
 from openshelf.space.sent import Handle, array_address, open_array, send
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Array(Handle, LikeNumpy):
     def name(self) -> str | None:
         """Its full name in the space now; None if it has none or was deleted."""
         name = self._pin.name if self._pin.state == _LIVE else ""
+        if name.startswith(KEPT):
+            return name.partition("/")[2]
         return name if name and not name.startswith(HIDDEN) else None
 
     @property
@@ -211,6 +214,11 @@ class Array(Handle, LikeNumpy):
 
     def atomic(self, index: int = 0) -> Atomic:
         """The `index`-th element (in flat order) as an atomic word; the dtype must be a 4- or 8-byte integer."""
+        if self._pin.name.startswith(KEPT):
+            raise BadInput(
+                "atomics of a named array in a space with replicas: they would be lost with its host. Use an array "
+                "without a name, or a space without replicas"
+            )
         element = self.element
         index, count = whole(index, "an element's number"), math.prod(self.shape)
         if not 0 <= index < count:
@@ -232,6 +240,14 @@ class Array(Handle, LikeNumpy):
         else:
             folder._native.publish(self._pin, replace)
         return self
+
+    def flush(self) -> None:
+        """What was stored before is safe when this returns. In a space with replicas: a lost host does not take it.
+        In a durable one: a power cut does not. BadInput in others."""
+        if self._folder is None:
+            raise BadInput("this array was made without a space")
+        self._settle()
+        self._folder._flush(self._pin)
 
     def __reduce__(self) -> Any:
         """Pickled as its name and address; BadInput without a name."""

@@ -184,6 +184,12 @@ class Folder(Handle):
                 f"one of {format_size(old.nbytes)} is still there: delete it first, or write into it in place"
             ) from None
 
+    def _flush(self, pin: _core.Pin) -> None:
+        if isinstance(self._native, Cluster):
+            self._native.flush(pin)
+        else:
+            self._locality.flush().wait()
+
     def _give_name(self, pin: _core.Pin, name: str) -> None:
         self._native.name(pin, array_name(self._prefix, name))
 

@@ -9,6 +9,8 @@ from typing import Any
 from openshelf._sizes import text_of, whole
 from openshelf.errors import BadAddress, BadInput, Mismatch
 
+KEPT = "\x04"  # how the names of copies begin, in a space with replicas: this, what no other copy has, "/", the name
+
 
 def an_address(value: Any) -> int:
     """64 bits without a sign."""

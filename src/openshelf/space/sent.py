@@ -95,17 +95,17 @@ def open_address(address: Address) -> Space:
     from openshelf.space.space import Space  # which needs this module
 
     where, hosts, number, read_only = address
-    options = {"hosts": hosts} if hosts else {}
+    given = hosts or None
     directory = join.directory_of(where, hosts) if is_url(where) else registry.find(where)
     if is_url(where) and (where.startswith(ETCD) or not directory.name.endswith(f"@{parse_url(where).host}")):
         number = 0  # sent by another host: its part has an id of its own
     _check(where, directory, number)
     mode, other = ("r", "rw") if read_only else ("rw", "r")
     try:
-        space = Space.open(where, mode, **options)
+        space = Space.open(where, mode, hosts=given)
     except NotPermitted as error:
         try:
-            space = Space.open(where, other, **options)  # as this process has it open already
+            space = Space.open(where, other, hosts=given)  # as this process has it open already
         except OpenshelfError:
             raise error from None
     _check(where, directory, number)

@@ -141,20 +141,22 @@ class Space(Folder):
         contribute: str | int | None = None,
         unit: str | int | None = None,
         hosts: str | os.PathLike[str] | None = None,
+        replicas: int | None = None,
     ) -> Space:
         """Opens a space by name, by the path of its directory, or by URL. mode="r" maps it without write permission.
 
         By URL, `openshelf://HOST:PORT/NAME`: the first open on a host makes its part, with room for `contribute` (a
         larger one later grows it), kept coherent in steps of `unit` bytes (64 KiB; 4 KiB for what is fought over).
         `hosts`: the hosts file; by default what OPENSHELF_HOSTS names, or ~/.config/openshelf/hosts.yaml.
+        `replicas`, 2 or 3, with `etcd://` and when the space is made: named arrays are on so many hosts.
         """
         if not isinstance(mode, str) or mode not in ("r", "rw"):
             raise BadInput(f"mode is 'r' or 'rw', got {mode!r}")
         if is_url(name):
-            return Space(join.join(name, mode == "r", contribute, unit, hosts))
-        if contribute is not None or unit is not None or hosts is not None:
+            return Space(join.join(name, mode == "r", contribute, unit, hosts, replicas))
+        if contribute is not None or unit is not None or hosts is not None or replicas is not None:
             raise BadInput(
-                f"contribute=, unit= and hosts= go with a URL, openshelf://HOST:PORT/NAME, not with {name!r}"
+                f"contribute=, unit=, hosts= and replicas= go with a URL, openshelf://HOST:PORT/NAME, not with {name!r}"
             )
         path = registry.find(name)
         if not registry.is_temporary(path):

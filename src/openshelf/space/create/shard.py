@@ -25,6 +25,7 @@ class Shard:
     servers: tuple[str, ...] = ()  # of the etcd in which its hosts agree; none: the list is fixed
     realm: int = 0  # which agreement
     life: str = ""  # of this part: one that is made anew has another
+    replicas: int = 1  # hosts that have each named array
 
     @property
     def directory(self) -> str:

@@ -12,7 +12,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from openshelf.errors import BadInput, NoAgreement, UnknownName
+from openshelf.errors import BadInput, Mismatch, NoAgreement, UnknownName
 from openshelf.membership import Agreed, Etcd, Spec, Table, View, read_table, write_table
 from openshelf.space.create import registry
 from openshelf.space.create.shard import Shard, read_shard
@@ -86,8 +86,10 @@ def _realm(spec_id: str) -> int:
     return int(spec_id, 16) or 1
 
 
-def _listed(url: EtcdUrl, key: Hosts, hosts: tuple[str, ...], base: int, reserve: int, realm: int) -> Hosts:
-    agreement = Agreement(url.servers, url.space, realm)
+def _listed(
+    url: EtcdUrl, key: Hosts, hosts: tuple[str, ...], base: int, reserve: int, realm: int, replicas: int
+) -> Hosts:
+    agreement = Agreement(url.servers, url.space, realm, replicas)
     return Hosts(key.path, key.key, hosts, reserve, base, agreement=agreement)
 
 
@@ -103,7 +105,7 @@ def locate(url: EtcdUrl, hosts: Named) -> tuple[Hosts, int]:
 def of_part(url: EtcdUrl, key: Hosts, directory: Path) -> tuple[Hosts, int]:
     shard, table = read_shard(directory), read_table(directory)
     hosts = table.view.hosts if table is not None else shard.hosts
-    return _listed(url, key, hosts, shard.base, shard.reserve, shard.realm), shard.own
+    return _listed(url, key, hosts, shard.base, shard.reserve, shard.realm, shard.replicas), shard.own
 
 
 def view_of(url: EtcdUrl) -> View:
@@ -117,18 +119,20 @@ def view_of(url: EtcdUrl) -> View:
 class Joined:
     """A host that has joined to make its part: what the part is to be, and what its keeper begins with."""
 
-    def __init__(self, url: EtcdUrl, key: Hosts, host: str, unit: int) -> None:
+    def __init__(self, url: EtcdUrl, key: Hosts, host: str, unit: int, replicas: int | None) -> None:
         membership = membership_of(url)
         self.membership = membership
-        spec = membership.spec() or membership.make(_new_spec(url, key))
+        spec = membership.spec() or membership.make(_new_spec(url, key, replicas or 1))
+        check_replicas(url, spec.replicas, replicas)
         self.ticket = membership.join(host, secrets.token_hex(8))
         self.view = membership.view()
         realm = _realm(spec.id)
-        self.listed = _listed(url, key, self.view.hosts, spec.base, spec.reserve, realm)
+        self.listed = _listed(url, key, self.view.hosts, spec.base, spec.reserve, realm, spec.replicas)
         own = tuple(name if number == self.ticket.number else "" for number, name in enumerate(self.view.hosts))
         self.shard = Shard(
-            url.space, spec.base, spec.reserve, own, self.ticket.number, unit, url.servers, realm, self.ticket.life
-        )
+            url.space, spec.base, spec.reserve, own, self.ticket.number, unit, url.servers, realm, self.ticket.life,
+            spec.replicas,
+        )  # fmt: skip
 
 
 def finish_joining(url: EtcdUrl, host: str, directory: Path) -> None:
@@ -139,11 +143,17 @@ def finish_joining(url: EtcdUrl, host: str, directory: Path) -> None:
         write_table(directory, Table(membership.view(), ticket))
 
 
-def _new_spec(url: EtcdUrl, key: Hosts) -> Spec:
+def check_replicas(url: EtcdUrl, there: int, wanted: int | None) -> None:
+    """Mismatch if the space was made with another number than is asked for."""
+    if wanted not in (None, there):
+        raise Mismatch(f"{url} was made with replicas={there}, not {wanted}: that is decided when a space is made")
+
+
+def _new_spec(url: EtcdUrl, key: Hosts, replicas: int = 1) -> Spec:
     """Of a space that nobody has made: its addresses are those of a fixed list of as many hosts."""
     reserve = key.reserve or GRANULE
     full = Hosts(key.path, key.key, ("",) * MOST_HOSTS, reserve, key.base, key.bases)
-    return Spec(secrets.token_hex(8), full.base_of(url.space), reserve, MOST_HOSTS)
+    return Spec(secrets.token_hex(8), full.base_of(url.space), reserve, MOST_HOSTS, replicas)
 
 
 def leave(directory: Path) -> bool:

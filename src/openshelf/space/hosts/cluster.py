@@ -146,6 +146,33 @@ class Cluster:
         if number != self.shard.own:
             self.peer_of(number).miss(0.0)
 
+    # Copies
+
+    @property
+    def replicas(self) -> int:
+        """Hosts that have each named array."""
+        return self.shard.replicas
+
+    def refuse_replicas(self, what: str) -> None:
+        """BadInput for what only one host would have."""
+        if self.replicas > 1:
+            raise BadInput(
+                f"{what} in {self.shard.space!r}, which was made with replicas={self.replicas}: they would be lost "
+                "with their host. Such a space keeps named arrays; use a space without replicas for the rest"
+            )
+
+    def flush(self, pin: _core.Pin, /) -> None:
+        """What was stored into an array before survives the loss of a host."""
+        raise BadInput("flush(): arrays of this space are on one host each; a space made with replicas=2 has copies")
+
+    def mend(self) -> bool:
+        """Makes copies again that were lost, and takes away what is nobody's here; false if some cannot be made now."""
+        raise BadInput("arrays of this space are on one host each; a space made with replicas=2 has copies")
+
+    def called(self, name: str, kind: int) -> str:
+        """What an array that is to have this name is called at its home."""
+        return name
+
     # Making
 
     def make(
@@ -366,6 +393,7 @@ class _On:
         self, nbytes: int, dtype: int, kind: int, shape: Sequence[int], descr: str, name: str, zero: bool
     ) -> _core.Pin:
         first: NoRoom | None = None
+        name = self._cluster.called(name, kind)
         for number in self._numbers:
             try:
                 return self._cluster.native_of(number).make(nbytes, dtype, kind, shape, descr, name, zero)

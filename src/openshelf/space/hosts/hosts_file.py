@@ -43,6 +43,7 @@ class Agreement(NamedTuple):
     servers: tuple[str, ...]  # of etcd
     space: str
     realm: int  # which agreement: hosts of another one are refused
+    replicas: int = 1  # hosts that have each named array
 
 
 @dataclasses.dataclass(frozen=True)

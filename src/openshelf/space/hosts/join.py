@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from openshelf import _core
-from openshelf._sizes import format_size, parse_size
+from openshelf._sizes import format_size, parse_size, whole
 from openshelf.errors import (
     AddressOccupied,
     BadInput,
@@ -31,10 +31,12 @@ from openshelf.space.hosts import by_etcd, start_keeper
 from openshelf.space.hosts.cluster import Cluster
 from openshelf.space.hosts.hosts_file import Hosts, read_hosts
 from openshelf.space.hosts.peers import Peer, Peers
+from openshelf.space.hosts.replicated import Replicated
 from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, parse_etcd, parse_url
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
 DEFAULT_UNIT = 64 << 10
+_MOST_REPLICAS = 3
 _KNOCK_MS = 300  # a host that takes longer to say hello is looked for when it is needed
 _END_S = 5.0  # for the keeper of a part that was removed
 _SMALLEST_UNIT, _LARGEST_UNIT = 4 << 10, 2 << 20
@@ -57,12 +59,14 @@ def join(
     contribute: str | int | None,
     unit: str | int | None,
     hosts: str | os.PathLike[str] | None,
+    replicas: int | None = None,
 ) -> Cluster:
     """This process's view of the space; the same object for all who open it here."""
     room = None if contribute is None else parse_size(contribute)
+    _check_replicas(text, replicas)
     with _gate:
         if text.startswith(ETCD):
-            root, shard, listed = _ensure_agreed(parse_etcd(text), hosts, room, unit)
+            root, shard, listed = _ensure_agreed(parse_etcd(text), hosts, room, unit, replicas)
         else:
             url, listed, own = locate(text, hosts)
             root, shard = _ensure_shard(url, listed, own, room, unit)
@@ -78,6 +82,18 @@ def join(
             cluster = _join(root, directory, core, shard, listed, read_only)
             _open[status.st_dev, status.st_ino] = cluster
     return cluster
+
+
+def _check_replicas(text: str, replicas: int | None) -> None:
+    if replicas is None:
+        return
+    if not text.startswith(ETCD):
+        raise BadInput(
+            f"replicas={replicas!r} with {text!r}: only hosts that agree in etcd can decide which copy counts when one "
+            "of them is lost; open the space by etcd://HOST:2379/NAME"
+        )
+    if whole(replicas, "replicas") not in range(1, _MOST_REPLICAS + 1):
+        raise BadInput(f"replicas={replicas}: an array is on 1 to {_MOST_REPLICAS} hosts")
 
 
 def host_of(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Hosts, int]:
@@ -156,7 +172,11 @@ def _ensure_shard(url: Url, listed: Hosts, own: int, room: int | None, unit: str
 
 
 def _ensure_agreed(
-    url: EtcdUrl, hosts: str | os.PathLike[str] | None, room: int | None, unit: str | int | None
+    url: EtcdUrl,
+    hosts: str | os.PathLike[str] | None,
+    room: int | None,
+    unit: str | int | None,
+    replicas: int | None,
 ) -> tuple[Path, Shard, Hosts]:
     """As `_ensure_shard`, where the hosts agree: one that has no part yet joins before it makes it."""
     key, size = read_hosts(hosts, only_key=True), _unit(unit)
@@ -170,7 +190,7 @@ def _ensure_agreed(
                 raise NotPermitted(
                     f"a keeper of another space runs as {host}: set {by_etcd.ENVIRONMENT} to another HOST:PORT"
                 )
-            joined = by_etcd.Joined(url, key, host, size)
+            joined = by_etcd.Joined(url, key, host, size, replicas)
             shard = joined.shard
             check_base(root, shard.base, len(shard.hosts) * shard.reserve, url.space)
             base = shard.base + shard.own * shard.reserve
@@ -180,6 +200,7 @@ def _ensure_agreed(
         by_etcd.finish_joining(url, host, directory)
         listed, _ = by_etcd.of_part(url, key, directory)
         there = read_shard(directory)
+        by_etcd.check_replicas(url, there.replicas, replicas)
         if unit is not None and there.unit != size:
             raise BadInput(f"{directory} has units of {format_size(there.unit)}, not {format_size(size)}")
         if room is not None:
@@ -245,7 +266,8 @@ def _join(root: Path, directory: Path, core: _core.Core, shard: Shard, listed: H
         return Peer(number, host, remote)
 
     peers = Peers([], lambda: _links(attachment))
-    cluster = Cluster(shard, core, peers, attachment, peer, listed.path)
+    kind = Replicated if shard.replicas > 1 else Cluster
+    cluster = kind(shard, core, peers, attachment, peer, listed.path)
     cluster.meet(listed.hosts)
     for number in there:
         _check_list(cluster.peer_of(number))

@@ -70,7 +70,7 @@ def argv(root: Path, listed: Hosts, own: int, detach: bool) -> list[str]:
     command += ["--own", str(own)]
     if agreement := listed.agreement:
         command += ["--etcd", ",".join(agreement.servers), "--agreed", agreement.space, "--realm", str(agreement.realm)]
-        command += ["--hosts", listed.hosts[own]]
+        command += ["--hosts", listed.hosts[own], *(["--mend"] if agreement.replicas > 1 else [])]
     else:
         command += ["--hosts", ",".join(listed.hosts)]
     if not detach:

@@ -91,6 +91,7 @@ class SeveralHosts(Locality):
         return self._move(wanted, write=False)
 
     def put(self, wanted: Copies) -> Transfer:
+        self._cluster.refuse_replicas("puts by address")
         return self._move(wanted, write=True)
 
     def _move(self, wanted: Copies, write: bool) -> Transfer:

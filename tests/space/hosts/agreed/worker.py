@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from openshelf import Space
-from openshelf.errors import HostLost, NoAgreement, OpenshelfError, UnknownName
+from openshelf.errors import HostLost, NoAgreement, NoRoom, OpenshelfError, UnknownName
+from openshelf.kv import KVPool, Layout
 from openshelf.tables import Table
 from tests.processes import State
 
@@ -234,3 +235,79 @@ def put_at_home(state: State, name: str, value: int, home: str, seconds: float) 
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def join_replicated(state: State, url: str, replicas: int = 2) -> int:
+    state["space"] = Space.open(url, contribute="16MiB", replicas=replicas)
+    return int(state["space"]._native.shard.own)
+
+
+def flush(state: State) -> None:
+    state["held"].flush()
+
+
+def mend(state: State) -> bool:
+    return bool(state["space"]._native.mend())
+
+
+def count_up(state: State, name: str, seconds: float) -> int:
+    """Publishes one number after the other; the last that was acknowledged."""
+    deadline, number, acknowledged = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < deadline:
+        number += 1
+        with contextlib.suppress(HostLost, NoAgreement, NoRoom):
+            put(state, name, number)
+            acknowledged = number
+    return acknowledged
+
+
+def copies_only(state: State, name: str, value: int) -> None:
+    cluster = state["space"]._native
+    names = cluster._kept
+
+    def stop(*arguments: Any) -> bool:
+        raise KeyboardInterrupt
+
+    names._membership.commit = names._settle = stop
+    with contextlib.suppress(KeyboardInterrupt):
+        put(state, name, value)
+
+
+def forget_making(state: State) -> None:
+    membership = state["space"]._native._kept._membership
+    _, pairs = membership.store.read([membership._root + "making/"])
+    membership.store.change([], {}, list(pairs))
+
+
+def hidden(state: State) -> list[int]:
+    """The number of this host for each copy that is here."""
+    cluster = state["space"]._native
+    return [cluster.shard.own for _ in cluster.core.list("\x04")]
+
+
+def refused(state: State, name: str) -> list[tuple[str, str]]:
+    """What a space with replicas does not do."""
+    space = state["space"]
+    layout = Layout("tree", layers=2, heads=2, head_dim=4, dtype="int32")
+    calls: list[Any] = [
+        lambda _: space.lock("l"),
+        lambda _: space.barrier("b", 2),
+        lambda _: space.channel("c"),
+        lambda _: space.counter("n"),
+        lambda _: space[name].atomic(),
+        lambda _: space.put(space[name].address, np.zeros(8, np.int64)),
+        lambda _: space.rename(name, "other"),
+        lambda _: space.new(None, 8).publish("other"),
+        lambda _: Table.create(space, "t", rows=8, dim=4),
+        lambda _: KVPool(space, layout),
+    ]
+    return [tried(state, call) for call in calls]
+
+
+def until_alone(state: State, name: str, seconds: float) -> tuple[str, str]:
+    """A publication, once the other hosts were given up."""
+    deadline = time.monotonic() + seconds
+    while True:
+        kind, text = tried(state, put, name, 1)
+        if "1 of 1" in text or time.monotonic() > deadline:
+            return kind, text
