@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.progress import track
 
 from kit.side_by_side import Report, Row, arguments, one_core_taken, p99
+from kit.three_hosts import three_hosts
 from openshelf.errors import NotPermitted
 from openshelf.show.tour import Host, Line, TwoHosts, in_namespaces, on_loopback
 from peers.hosts import NAMES, peers
@@ -309,6 +310,41 @@ def on(report: Report, plan: Plan, two: TwoHosts, home: Path, suffix: str, with_
             line.call("close_space")
 
 
+def replicas(report: Report, quick: bool, home: Path) -> None:
+    """Three hosts that agree in etcd, with two copies of everything."""
+    rounds, times = (4 if quick else 12), (1 if quick else 5)
+    with three_hosts(home, PROCESS) as (url, (a, b, c)):
+        for host in (a, b, c):
+            host.line.call("open_others", f"{url}plain", f"{url}kept", "320MiB")
+        single: Runs = []
+        double: Runs = []
+        for seed in track(range(rounds + 1), "replicated puts"):
+            plain = a.line.call("put", False, "x", LARGE, 1, 2)
+            kept = a.line.call("put", True, "x", LARGE, 0, 2)
+            if seed:
+                single.append(plain)
+                double.append(kept)
+        ratios = thirds(single, double)
+        row = Row(
+            "hosts.replicated_put", "put of 64 MiB that two hosts have", max(ratios), "x", "put to another host",
+            max(ratios), spread(double), typical(double), None, ">= 0.45", listed(ratios),
+        )  # fmt: skip
+        report.add(row)
+        took = []
+        for _ in range(times):
+            a.line.call("put", True, "y", MIB, 0, 3)
+            started = time.monotonic()
+            a.kill()
+            took.append(max(line.call("first_touch", "y", 3) for line in (b.line, c.line)) - started)
+            a.start()
+            a.line.call("open_others", f"{url}plain", f"{url}kept", "320MiB")
+        note = "from the kill to the later of both others' first touch; " + ", ".join(f"{one:.2f} s" for one in took)
+        report.add(
+            Row("hosts.failover_s", "an array's home is killed", max(took), "s", "", None, None,
+                statistics.median(took), None, "<= 5", note)
+        )  # fmt: skip
+
+
 def main() -> None:
     args = arguments(__doc__ or "", with_peers=True)
     report = Report("Two hosts")
@@ -323,6 +359,12 @@ def main() -> None:
                     on(report, QUICK if args.quick else FULL, two, Path(home), suffix, not args.no_peers)
             except NotPermitted as reason:
                 report.add(Row(f"hosts.all{suffix}", "", None, "", "", None, None, note=f"skipped: {reason}"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="openshelf-bench-") as home:
+        try:
+            replicas(report, args.quick, Path(home))
+        except (FileNotFoundError, NotPermitted) as reason:
+            for id in ("replicated_put", "failover_s"):
+                report.add(Row(f"hosts.{id}", "", None, "", "", None, None, note=f"skipped: {reason}"))
     report.finish(args.json)
 
 

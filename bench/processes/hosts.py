@@ -30,6 +30,8 @@ class Here:
     """What this process has open."""
 
     space: Space
+    plain: Space
+    kept: Space
     arrays: ClassVar[dict[str, Array]] = {}
     bare: socket.socket
     memory = np.zeros(LARGEST, np.uint8)
@@ -144,6 +146,31 @@ def scattered(name: str, count: int, depth: int, seed: int) -> list[float]:
     return times
 
 
+def open_others(plain: str, kept: str, contribute: str) -> None:
+    """Spaces whose hosts agree in etcd: one without replicas, one with two of everything."""
+    Here.plain = Space.open(plain, contribute=contribute)
+    Here.kept = Space.open(kept, contribute=contribute, replicas=2)
+
+
+def put(kept: bool, name: str, nbytes: int, home: int | None, count: int) -> list[float]:
+    """Puts of one array over the last one; where the space has no replicas, to another host."""
+    space, times, clock = Here.kept if kept else Here.plain, [], time.perf_counter
+    for number in range(count):
+        Here.memory[:nbytes] = number + 1
+        started = clock()
+        space.put(name, Here.memory[:nbytes], home=home)
+        times.append(clock() - started)
+    return times
+
+
+def first_touch(name: str, value: int) -> float:
+    """When a look-up and a load have given what was put."""
+    found = int(Here.kept[name].numpy()[-1])
+    if found != value:
+        raise AssertionError(f"{name} is {found}, expected {value}: an acknowledged put is lost")
+    return time.monotonic()
+
+
 def best_sum(data: Doubles) -> float:
     times = []
     for _ in range(8):
@@ -178,7 +205,7 @@ if __name__ == "__main__":
             function.__name__: function
             for function in (
                 open_space, close_space, make, drop, find, store, load, serve, connect, bare, get, scattered,
-                sum_shared, sum_local,
+                sum_shared, sum_local, open_others, put, first_touch,
             )
         },
     )  # fmt: skip

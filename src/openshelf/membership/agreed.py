@@ -23,7 +23,7 @@ from openshelf.errors import BadInput, Closed, HostLost, NoRoom
 from openshelf.membership.base import Owner, Spec, Ticket, View
 from openshelf.membership.store import Is, Pair, Store
 
-LEASE_S = 5
+LEASE_S = 4
 FORMAT = 1
 _TRIES = 100  # of a transaction that others came before; each time somebody has got on
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from openshelf.space.transfer import Pinned, Transfer
 
 _DRAFT, _LIVE = int(_core.State.DRAFT), int(_core.State.LIVE)
-# How names begin that keep unnamed arrays alive in channels, those of claims, and those of the parts of tables.
-HIDDEN = ("\x01", "\x02", "\x03")
+# How names begin that keep unnamed arrays alive in channels, those of claims, of the parts of tables, and of copies.
+HIDDEN = ("\x01", "\x02", "\x03", KEPT)
 
 
 class Array(Handle, LikeNumpy):

@@ -18,7 +18,7 @@ from tests.space.hosts.harness.agreed import AgreedCluster
 from tests.space.hosts.harness.etcd import Servers, program
 
 SOAK = bool(os.environ.get("OPENSHELF_SOAK"))
-SEEDS = int(os.environ.get("OPENSHELF_TEST_SEEDS") or (2_000 if SOAK else 12))
+SEEDS = int(os.environ.get("OPENSHELF_TEST_SEEDS") or (2_000 if SOAK else 8))
 FIRST = int(os.environ.get("OPENSHELF_TEST_SEED") or 0)
 MOST = 40  # seeds in which a planted fault must have been found
 
