@@ -8,6 +8,7 @@ from openshelf.membership.agreed import LEASE_S, Agreed, GivenUp
 from openshelf.membership.base import Membership, Owner, Spec, Ticket, View
 from openshelf.membership.etcd import Etcd
 from openshelf.membership.fixed import Fixed
+from openshelf.membership.records import realm_of
 from openshelf.membership.store import Pair, Store
 from openshelf.membership.table import Table, read_table, write_table
 
@@ -27,5 +28,6 @@ __all__ = [
     "Ticket",
     "View",
     "read_table",
+    "realm_of",
     "write_table",
 ]
