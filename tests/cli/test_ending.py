@@ -56,16 +56,15 @@ def test_who_stops_reading_ends_a_command_in_silence(home: Path, command: str) -
 
 def test_output_that_cannot_be_written_is_an_error_and_none_is_none(home: Path) -> None:
     Space.create("demo", dram="16MiB").close()
-    for command in ("ls", "stat demo --json"):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([*RUN, *command.split()], stdout=full, stderr=-1, text=True, timeout=120)
-        assert done.returncode == 1
-        assert done.stderr == "openshelf: cannot write: No space left on device\n"
-    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
-        for command in ("ls", "stat none", "create"):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*RUN, "ls"], stdout=full, stderr=-1, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr == "openshelf: cannot write: No space left on device\n"
+    for closed in (">&-", "<&- >&- 2>&-"):
+        for command in ("ls", "create"):
             line = f"{shlex.join([*RUN, *command.split()])} {closed}"
             done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
-            assert done.returncode == {"ls": 0, "stat none": 1, "create": 2}[command]
+            assert done.returncode == {"ls": 0, "create": 2}[command]
             assert "Traceback" not in done.stderr + done.stdout
 
 
