@@ -18,8 +18,6 @@ STRANGE = {
 }  # fmt: skip
 COMMANDS = {
     "groups.json": ("twin", "run", "dgx-a100-ib", "--et", "FILE", "--groups", "FILE"),
-    "trace.et": ("twin", "run", "dgx-a100-ib", "--et", "FILE"),
-    "fabric.yaml": ("fabric", "show", "FILE"),
     "measured.json": ("fabric", "fit", "FILE"),
     "requests.jsonl": ("twin", "serve", "--trace", "FILE", "--model", "llama3.1-8b", "--fabric", "dgx-h100-ib"),
     "requests.csv": ("twin", "serve", "--trace", "FILE", "--model", "llama3.1-8b", "--fabric", "dgx-h100-ib"),
