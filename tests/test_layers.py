@@ -20,6 +20,7 @@ LAYERS = (
     "_core",
     "_files",
     "_sizes",
+    "_texts",
     "_dtypes",
     "membership",
     "_keeper",

@@ -109,7 +109,7 @@ class _Agreement:
             raise ValueError(f"{self._directory} has no list of members; open the space in some process first")
         self.roster: Any = core.Roster(list(table.view.hosts), args.realm)
         self._show(table)
-        self._agreed = self._membership.Agreed(self._membership.Etcd(args.etcd.split(",")), args.agreed)
+        self._agreed = self._membership.Agreed(self._membership.Etcd(args.etcd.split(",")), args.agreed, args.realm)
         self._agent = self._membership.Agent(self._agreed, args.hosts, table, self._follow, self._say)
         self._thread = threading.Thread(target=self._run, name="openshelf-members", daemon=True)
         self._stop, self._stepped = False, threading.Event()

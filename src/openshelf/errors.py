@@ -72,7 +72,8 @@ class HostLost(OpenshelfError, ConnectionError):
 
 
 class NoAgreement(OpenshelfError, ConnectionError):
-    """Hosts cannot agree on anything now: etcd, or a majority of it, does not answer. Try again when it does."""
+    """Hosts cannot agree on anything now: etcd, or a majority of it, does not answer, or no longer has what they agreed
+    on. Try again when it does."""
 
 
 class Refused(OpenshelfError, ConnectionError):

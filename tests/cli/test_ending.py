@@ -54,6 +54,20 @@ def test_who_stops_reading_ends_a_command_in_silence(home: Path, command: str) -
     assert done.returncode in (0, 141)  # 0: all was written before
 
 
+def test_output_that_cannot_be_written_is_an_error_and_none_is_none(home: Path) -> None:
+    Space.create("demo", dram="16MiB").close()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*RUN, "ls"], stdout=full, stderr=-1, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr == "openshelf: cannot write: No space left on device\n"
+    for closed in (">&-", "<&- >&- 2>&-"):
+        for command in ("ls", "create"):
+            line = f"{shlex.join([*RUN, *command.split()])} {closed}"
+            done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+            assert done.returncode == {"ls": 0, "create": 2}[command]
+            assert "Traceback" not in done.stderr + done.stdout
+
+
 def test_ctrl_c_ends_the_tour_and_its_processes_in_silence(home: Path) -> None:
     command = [*RUN, "tour", "--chapter", "space"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as tour:

@@ -239,6 +239,28 @@ def test_silence_keeps_nobody_out(home: Path) -> None:
             assert first.recv(1) == b""
 
 
+def test_without_descriptors_it_serves_on_and_prints_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is silent goes; who asked is answered, if only that nothing can be looked at now."""
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))"
+    monkeypatch.setattr(sys.modules[__name__], "RUN", f"{few}; {RUN}")
+    get = b"GET /metrics HTTP/1.1\r\n\r\n"
+    with serving("127.0.0.1:0", "--json") as (process, port), contextlib.ExitStack() as stack:
+        for number in range(60):
+            line = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            if number % 2:
+                line.sendall(get)
+                line.shutdown(socket.SHUT_WR)
+        answer = ""
+        while not answer.startswith("HTTP/1.1 200 "):
+            with contextlib.suppress(ConnectionError):  # hung up on before it was heard
+                answer = asked(port, get)
+                assert answer.startswith(("HTTP/1.1 200 ", "HTTP/1.1 500 ", "HTTP/1.1 503 ")), answer
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 def test_only_this_machine_is_listened_to_unless_it_is_said() -> None:
     assert parse_address("127.0.0.1:9100", False) == ("127.0.0.1", 9100)
     assert parse_address("localhost:0", False) == ("127.0.0.1", 0)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from openshelf import Space, spaces
-from openshelf.errors import Closed, NameTaken, NotPermitted, UnknownName
+from openshelf.errors import BadInput, Closed, NameTaken, NotPermitted, UnknownName
+from openshelf.space.create import registry
+from openshelf.space.hosts import by_etcd
+from openshelf.space.hosts.urls import EtcdUrl
 from tests.processes import Peer, in_fresh_process
 from tests.space import shelf
 
@@ -99,6 +104,35 @@ def test_spaces_lists_a_damaged_space_with_what_is_wrong(home: Path) -> None:
     assert "not the control file" in entry["error"]
     Space.remove("shelf")
     assert spaces() == []
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1:7400", "localhost:7400", "storage-s1.example:7400", "[fd00::1]:7400"])
+def test_a_part_of_a_space_over_hosts_is_never_opened_as_a_plain_space(home: Path, host: str) -> None:
+    """That would pass by what keeps the hosts' copies alike."""
+    Space.create("demo", "16MiB").close()
+    part = (home / "demo").rename(home / f"demo@{host}")
+    for use in (Space.open, Space.remove):
+        with pytest.raises(BadInput, match=re.escape(f"use its URL, openshelf://{host}/demo")):
+            use(part)
+    with pytest.raises(UnknownName, match=re.escape(f"it has a part: openshelf://{host}/demo")):
+        Space.open("demo")
+    assert registry.names(shards=True) == [f"demo@{host}"]
+
+
+def test_files_and_folders_of_others_among_the_spaces_do_no_harm(home: Path, tmp_path: Path) -> None:
+    Space.create("one", "16MiB").close()
+    for name in (b"\xff\xfe", b".gone-1-\xff", b".new-\xff", b"a b", b"x@y:z", b"demo@h:port", b"x\n\x1b[31m"):
+        Space.create("odd", "16MiB").close()
+        (home / "odd").rename(os.fsdecode(bytes(home) + b"/" + name))
+    os.mkfifo(home / "pipe")
+    (home / "itself").symlink_to("itself")
+    with Space.create("two", "16MiB") as two:
+        two.put("a", np.arange(3))
+        assert [entry["name"] for entry in spaces() if "error" not in entry] == ["one", "two"]
+    assert by_etcd.own_host(EtcdUrl(("127.0.0.1:2379",), "demo"), home) == "127.0.0.1:7400"
+    Space.remove("two")
+    with Space.temporary("16MiB"):
+        pass
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])

@@ -4,10 +4,14 @@ cannot be written leaves nothing.
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ import pytest
 from openshelf import Space, Table
 from openshelf.errors import BadInput, OpenshelfError, UnknownName
 from openshelf.tables import Adam, DynamicIds, Uniform, restore_table, save_table
+from openshelf.tables.checkpoint import _sum_of_list
 
 FULL = """
 import sys
@@ -76,6 +81,47 @@ def test_files_damaged_at_random_make_no_table_or_the_same(space: Space, tmp_pat
             Table.open(space, "back")
     assert refused > 75
     assert np.array_equal(restore_table(space, "back", tmp_path / "saved").lookup(range(40)), table.lookup(range(40)))
+
+
+def test_a_checkpoint_that_somebody_else_has_prepared_makes_no_table(space: Space, tmp_path: Path) -> None:
+    """Its sums are right, and what they are of is not."""
+    table = Table.create(space, "t", rows=40, dim=4, init=Uniform(-1, 1, 1), optimizer=Adam(0.1))
+    save_table(table, tmp_path / "saved", part_rows=16)
+    file = tmp_path / "saved" / "table.json"
+    good = json.loads(file.read_text())
+
+    def refused(said: bytes) -> None:
+        file.write_bytes(said)
+        with pytest.raises(OpenshelfError):
+            restore_table(space, "back", tmp_path / "saved")
+        with pytest.raises(UnknownName):
+            Table.open(space, "back")
+
+    def summed(said: dict[str, Any]) -> bytes:
+        return json.dumps({**said, "crc32": _sum_of_list(said)}).encode()
+
+    inf, nan = float("inf"), float("nan")
+    odd: tuple[Any, ...] = (True, -1, 1.5, 1 << 70, "7", [1], {})
+    for name in ("rows", "dim", "steps", "keys", "parts", "optimizer", "dtype"):
+        for value in (*odd, inf, nan, None):
+            if (name, value) not in (("optimizer", None), ("keys", True)):
+                refused(summed({**good, name: value}))
+    first, others = good["parts"][0], good["parts"][1:]
+    for name, part in first.items():
+        refused(summed({**good, "parts": [{one: kept for one, kept in first.items() if one != name}, *others]}))
+        for field in part if isinstance(part, dict) else ():
+            for value in (*odd, inf, None, "..", "", "\ud800", "/dev/zero"):
+                refused(summed({**good, "parts": [{**first, name: {**part, field: value}}, *others]}))
+    rows = np.load(tmp_path / "saved" / "rows-00000.npy")
+    for other in (rows[:0], rows[:-1], rows.ravel(), rows.astype("S8"), np.float32(3), rows[:, :0]):
+        np.save(tmp_path / "saved" / "rows-00000.npy", other)
+        fresh = {"file": "rows-00000.npy", "crc32": zlib.crc32(np.ascontiguousarray(other).tobytes())}
+        refused(summed({**good, "parts": [{**first, "rows": fresh}, *others]}))
+    refused(b"[" * 200_000)
+    file.unlink()
+    os.mkfifo(file)  # it would be waited for
+    with pytest.raises(BadInput, match="no file"):
+        restore_table(space, "back", tmp_path / "saved")
 
 
 def test_a_part_has_at_least_one_row(space: Space, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ from openshelf.errors import OpenshelfError
 _COMMANDS = (
     create, ls, stat, top, rm, kv, tables, plan, hosts, keeper, metrics, probe, fabric, twin, tour, completion,
 )  # fmt: skip
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of who takes what is printed
 _EPILOG = """\
 `openshelf COMMAND --help` says more of each, with examples. Every command has --json. Commands that show something
 make nothing, start nothing and join nothing."""
@@ -82,6 +84,7 @@ def command_line() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command: 0 if it did what it should, 1 if not, 130 after Ctrl-C, 141 if nobody reads what it says."""
     args = argparse.Namespace()
+    _open_streams()
     try:
         try:
             parser = command_line()
@@ -99,17 +102,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(printable(wrong.usage), file=sys.stderr)
         return 2
     except BrokenPipeError:  # who reads has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not to fail at the exit
+        _drop_output()
         return 141
     except OpenshelfError as error:
         return _said(args, type(error).__name__, str(error))
     except OSError as error:  # of a file that an argument names
-        if error.filename is None:
+        if error.filename is not None:
+            return _said(args, "OSError", f"{error.filename}: {error.strerror}")
+        if error.errno not in _FULL:
             raise
-        return _said(args, "OSError", f"{error.filename}: {error.strerror}")
+        _drop_output()
+        print(f"openshelf: cannot write: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only say where the process ends
         return 130
+
+
+def _open_streams() -> None:
+    """Those that were closed for this process lead nowhere: a file of a space would get their numbers, and what is said
+    would be written into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """What is left is not to fail at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _said(args: argparse.Namespace, error: str, message: str) -> int:

@@ -17,6 +17,7 @@ from openshelf.errors import BadInput, NotPermitted, OpenshelfError
 
 Page = Callable[[], tuple[bool, str]]  # whether all is well, and the text; else the status is 503
 _MOST_BYTES, _MOST_S, _MOST_AT_ONCE = 8 << 10, 5.0, 16
+_AGAIN_S = 0.02
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -56,17 +57,31 @@ class _Server:
         self._waiting = 0  # for an answer
 
     async def run(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
-        try:
-            await asyncio.Event().wait()  # serve_forever() would wait at the end for who is connected
-        finally:
-            server.close()
+        """asyncio's own server would print a traceback for each who comes when no descriptor is left."""
+        listener.setblocking(False)
+        loop, guests = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:  # no descriptor is left, or who came has gone
+                self._hang_up()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            reader, writer = await asyncio.open_connection(sock=connection, limit=_MOST_BYTES)
+            guest = asyncio.create_task(self._connected(reader, writer))
+            guests.add(guest)
+            guest.add_done_callback(guests.discard)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._silent) >= _MOST_AT_ONCE:
+    def _hang_up(self) -> None:
+        """On who has been silent for longest."""
+        if self._silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._silent) >= _MOST_AT_ONCE:
+            self._hang_up()
         self._silent[writer] = None
         try:
             async with asyncio.timeout(_MOST_S):
@@ -74,10 +89,12 @@ class _Server:
             self._silent.pop(writer, None)
             answer = wanted if isinstance(wanted, bytes) else await self._asked(wanted)
             async with asyncio.timeout(_MOST_S):
+                writer.transport.set_write_buffer_limits(0)
                 writer.write(answer)
                 await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # it was too slow, or has gone, or this server ends: asyncio would tell of a task that was cancelled
+            # It was too slow, or has gone, or this server ends: asyncio would tell of a task that was cancelled.
+            writer.transport.abort()
         finally:
             self._silent.pop(writer, None)
             writer.close()
@@ -111,7 +128,7 @@ class _Server:
             async with self._alone:
                 well, text = await asyncio.to_thread(page)
             return _answer(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, text)
-        except OpenshelfError as error:
+        except (OpenshelfError, OSError) as error:  # no descriptor may be left to look with
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
         finally:
             self._waiting -= 1

@@ -5,15 +5,17 @@ A keeper imports this package without any other of Openshelf, so it needs nothin
 
 from openshelf.membership.agent import Agent
 from openshelf.membership.agreed import LEASE_S, Agreed, GivenUp
-from openshelf.membership.base import Membership, Owner, Spec, Ticket, View
-from openshelf.membership.copied import Copied, Copy, Found, Kept
+from openshelf.membership.base import MOST_REPLICAS, Copy, Kept, Membership, Owner, Spec, Ticket, View
+from openshelf.membership.copied import Copied, Found
 from openshelf.membership.etcd import Etcd
 from openshelf.membership.fixed import Fixed
+from openshelf.membership.records import realm_of
 from openshelf.membership.store import Pair, Store
 from openshelf.membership.table import Table, read_table, write_table
 
 __all__ = [
     "LEASE_S",
+    "MOST_REPLICAS",
     "Agent",
     "Agreed",
     "Copied",
@@ -32,5 +34,6 @@ __all__ = [
     "Ticket",
     "View",
     "read_table",
+    "realm_of",
     "write_table",
 ]

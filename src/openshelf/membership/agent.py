@@ -30,13 +30,16 @@ class Agent:
         """Renews the lease, joins again if it has ended, and follows the list."""
         ticket = self.table.ticket
         try:
+            since = self.table.view.epoch
             if not self._membership.lease(ticket):
-                ticket = self._membership.join_again(self._host, ticket.life)
+                ticket = self._membership.join_again(self._host, ticket.life, since)
                 self._say(f"joined again, under term {ticket.term}: the others had given this host up")
             view = self._membership.view()
+            self._check(view)
             if view.terms[ticket.number] != ticket.term:  # given up between the two
-                ticket = self._membership.join_again(self._host, ticket.life)
+                ticket = self._membership.join_again(self._host, ticket.life, since)
                 view = self._membership.view()
+            self._check(view)
         except NoAgreement as error:
             if not self._cut_off:
                 self._say(f"serves on with the list of epoch {self.table.view.epoch}: {error}")
@@ -58,8 +61,19 @@ class Agent:
         """Until the next step; True at once when something has changed."""
         return self._membership.pause(seconds)
 
+    def _check(self, view: View) -> None:
+        """NoAgreement if hosts that agree cannot have come to this list from the one that is known."""
+        known = self.table.view
+        self._membership.check_epoch(view.epoch, known.epoch)
+        places = list(zip(known.hosts, view.hosts, strict=False))
+        if len(view.hosts) != len(known.hosts) or any(was and was != host for was, host in places):
+            raise NoAgreement(
+                "etcd gives places of hosts to other hosts, which no host does: somebody else has changed what is "
+                f"there. It was {', '.join(filter(None, known.hosts))}; now it is {', '.join(filter(None, view.hosts))}"
+            )
+
     def _take(self, view: View, ticket: Ticket) -> None:
-        if (view, ticket) == (self.table.view, self.table.ticket) or view.epoch < self.table.view.epoch:
+        if (view, ticket) == (self.table.view, self.table.ticket):
             return
         table = Table(view, ticket)
         self._follow(table)  # first: what could not be followed is tried again

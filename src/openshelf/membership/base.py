@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+MOST_REPLICAS = 3
+
 
 class Spec(NamedTuple):
     """What a space is, the same for all of its hosts from the first join on."""
@@ -46,6 +48,26 @@ class Owner(NamedTuple):
     token: str  # of one publication, so that nobody takes another's for its own
     before: str | None = None  # the name of an array that is being renamed: it has that until it is done
     draft: int = 0  # the address of a draft at its home that is there as long as the array may still be renamed
+
+
+class Copy(NamedTuple):
+    """One copy of an array: where it is, in which life of that host's part, and what no other copy is called."""
+
+    number: int
+    life: str
+    address: int
+    uid: str
+
+
+class Kept(NamedTuple):
+    """What a name names: the copies, and what the array is."""
+
+    copies: tuple[Copy, ...]
+    nbytes: int
+    dtype: int
+    kind: int
+    shape: tuple[int, ...]
+    descr: str
 
 
 class Membership(Protocol):

@@ -18,32 +18,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from openshelf.errors import HostLost
-from openshelf.membership.agreed import Agreed
-from openshelf.membership.base import Ticket
+from openshelf.membership.agreed import LIST, Agreed
+from openshelf.membership.base import Copy, Kept, Ticket
+from openshelf.membership.records import kept_of
 from openshelf.membership.store import Is, Store
 
 _MAKING_S, _FRESH_S = 60, 20  # a lease of copies that are being made, and how old it may be when one begins
 _TRIES = 100
-
-
-class Copy(NamedTuple):
-    """One copy of an array: where it is, in which life of that host's part, and what no other copy is called."""
-
-    number: int
-    life: str
-    address: int
-    uid: str
-
-
-class Kept(NamedTuple):
-    """What a name names: the copies, and what the array is."""
-
-    copies: tuple[Copy, ...]
-    nbytes: int
-    dtype: int
-    kind: int
-    shape: tuple[int, ...]
-    descr: str
 
 
 class Found(NamedTuple):
@@ -51,6 +32,7 @@ class Found(NamedTuple):
 
     kept: Kept | None
     revision: int  # of the name; 0: nobody has it
+    spec_revision: int  # another space may have a member with the same number and term
     epoch: int
     epoch_revision: int
     terms: dict[int, int]  # of members
@@ -67,8 +49,10 @@ class Found(NamedTuple):
 class Copied(Agreed):
     """The hosts of one space, and its names with copies."""
 
-    def __init__(self, store: Store, space: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(store, space)
+    def __init__(
+        self, store: Store, space: str, realm: int = 0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(store, space, realm)
         self._monotonic = monotonic
         self._making_lease, self._granted = 0, float("-inf")
 
@@ -76,22 +60,32 @@ class Copied(Agreed):
         """Members whose lease has ended are given up first."""
         key = self._kept(name)
         for _ in range(_TRIES):
-            _, pairs = self.store.read([key, *(self._root + part for part in ("epoch", "segments/", "members/"))])
+            _, pairs = self.store.read([key, *(self._root + part for part in LIST)])
+            of_name, spec = pairs.pop(key, None), pairs.get(self._root + "spec")
             state = self._parsed(0, pairs)
-            if all(number in state.members for number, segment in state.segments.items() if segment["term"]):
-                kept = _kept_of(pairs[key].value) if key in pairs else None
-                revision = pairs[key].revision if key in pairs else 0
-                lives = {number: str(segment["life"]) for number, segment in state.segments.items()}
-                return Found(kept, revision, state.epoch, state.epoch_revision, dict(state.members), lives)
+            if all(number in state.members for number, segment in state.segments.items() if segment.term):
+                return Found(
+                    None if of_name is None else kept_of(of_name.value, key),
+                    0 if of_name is None else of_name.revision,
+                    0 if spec is None else spec.revision,
+                    state.epoch,
+                    state.epoch_revision,
+                    dict(state.members),
+                    {number: segment.life for number, segment in state.segments.items()},
+                )
             self.view()
         raise HostLost("the list of hosts changes all the time; try again")
 
     def all_kept(self) -> dict[str, Kept]:
         """All names, as far as some of their copies may be there."""
-        _, pairs = self.store.read([self._root + part for part in ("kept/", "segments/")])
-        lives = {n: segment["life"] for n, segment in self._parsed(0, pairs).segments.items()}
         root = self._root + "kept/"
-        every = {urllib.parse.unquote(k.removeprefix(root)): _kept_of(p.value) for k, p in pairs.items() if root in k}
+        _, pairs = self.store.read([root, *(self._root + part for part in LIST)])
+        lives = {number: segment.life for number, segment in self._parsed(0, pairs).segments.items()}
+        every = {
+            urllib.parse.unquote(key.removeprefix(root)): kept_of(pair.value, key)
+            for key, pair in pairs.items()
+            if key.startswith(root)
+        }
         return {name: kept for name, kept in every.items() if any(lives.get(c.number) == c.life for c in kept.copies)}
 
     def wanted(self) -> set[str]:
@@ -104,7 +98,7 @@ class Copied(Agreed):
             for uid in (
                 [key.removeprefix(making)]
                 if key.startswith(making)
-                else [copy.uid for copy in _kept_of(pair.value).copies]
+                else [copy.uid for copy in kept_of(pair.value, key).copies]
             )
         }
 
@@ -122,7 +116,7 @@ class Copied(Agreed):
     def commit(self, name: str, found: Found, kept: Kept, uids: Iterable[str], ticket: Ticket) -> bool:
         """Makes this what a name names, if all is as it was found. If it raises, it may have been done."""
         conditions = [
-            Is(self._kept(name), revision=found.revision),
+            *self._as_found(name, found),
             Is(self._member(ticket.number), value=str(ticket.term)),
             *(Is(self._member(copy.number), value=str(found.terms[copy.number])) for copy in kept.copies),
             *(Is(self._making(uid), value="1") for uid in uids),
@@ -134,7 +128,7 @@ class Copied(Agreed):
         """Goes on with the copies that are left, in this order, while the hosts are as they were found."""
         assert found.kept is not None
         conditions = [
-            Is(self._kept(name), revision=found.revision),
+            *self._as_found(name, found),
             Is(self._root + "epoch", revision=found.epoch_revision),
         ]
         return self.store.change(
@@ -144,19 +138,19 @@ class Copied(Agreed):
     def discard(self, name: str, found: Found, ticket: Ticket) -> bool:
         """Nobody has the name afterwards, if all is as it was found. If it raises, it may have been done."""
         conditions = [
-            Is(self._kept(name), revision=found.revision),
+            *self._as_found(name, found),
             Is(self._member(ticket.number), value=str(ticket.term)),
         ]
         return self.store.change(conditions, {}, [self._kept(name)])
+
+    def _as_found(self, name: str, found: Found) -> list[Is]:
+        return [
+            Is(self._kept(name), revision=found.revision),
+            Is(self._root + "spec", revision=found.spec_revision),
+        ]
 
     def _kept(self, name: str) -> str:
         return f"{self._root}kept/{urllib.parse.quote(name, safe='')}"
 
     def _making(self, uid: str) -> str:
         return f"{self._root}making/{uid}"
-
-
-def _kept_of(text: str) -> Kept:
-    found = json.loads(text)
-    copies = tuple(Copy(*copy) for copy in found.pop("copies"))
-    return Kept(copies, **{**found, "shape": tuple(found["shape"])})

@@ -12,8 +12,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from openshelf.errors import NoAgreement
 from openshelf.membership.store import Is, Pair
@@ -21,6 +21,7 @@ from openshelf.membership.store import Is, Pair
 _REQUEST_S = 2.0  # for one server
 _ASK_S = 3.0  # after so long no further server is tried; the next request begins with that one
 _NOT_FOUND = 5  # gRPC's code
+_T = TypeVar("_T")
 
 
 class Etcd:
@@ -40,13 +41,16 @@ class Etcd:
             }
             for prefix in prefixes
         ]
-        answer = self._ask("/v3/kv/txn", {"success": ranges})
-        pairs = {
-            _decoded(pair["key"]): Pair(_decoded(pair.get("value", "")), int(pair["mod_revision"]))
-            for one in answer["responses"]
-            for pair in one["response_range"].get("kvs", ())
-        }
-        return int(answer["header"]["revision"]), pairs
+
+        def pairs(answer: dict[str, Any]) -> tuple[int, dict[str, Pair]]:
+            found = {
+                _decoded(pair["key"]): Pair(_decoded(pair.get("value", "")), int(pair["mod_revision"]))
+                for one in answer["responses"]
+                for pair in one["response_range"].get("kvs", ())
+            }
+            return int(answer["header"]["revision"]), found
+
+        return self._ask("/v3/kv/txn", {"success": ranges}, pairs)
 
     def change(self, conditions: Sequence[Is], put: Mapping[str, tuple[str, int]], delete: Sequence[str] = ()) -> bool:
         compare = [
@@ -60,17 +64,22 @@ class Etcd:
             for key, (value, lease) in put.items()
         ]
         deletes = [{"request_delete_range": {"key": _coded(key)}} for key in delete]
-        answer = self._ask("/v3/kv/txn", {"compare": compare, "success": puts + deletes})
-        return bool(answer.get("succeeded", False))
+        # Of a header there is no doubt: without it the answer is no server's of etcd, and the change may not be done.
+        return self._ask(
+            "/v3/kv/txn",
+            {"compare": compare, "success": puts + deletes},
+            lambda answer: bool(int(answer["header"]["revision"])) and answer.get("succeeded", False) is True,
+        )
 
     def grant(self, seconds: int) -> int:
-        return int(self._ask("/v3/lease/grant", {"TTL": str(seconds)})["ID"])
+        return self._ask("/v3/lease/grant", {"TTL": str(seconds)}, lambda answer: int(answer["ID"]))
 
     def renew(self, lease: int) -> bool:
-        return int(self._ask("/v3/lease/keepalive", {"ID": str(lease)})["result"].get("TTL", 0)) > 0
+        body = {"ID": str(lease)}
+        return self._ask("/v3/lease/keepalive", body, lambda answer: int(answer["result"].get("TTL", 0)) > 0)
 
     def revoke(self, lease: int) -> None:
-        self._ask("/v3/lease/revoke", {"ID": str(lease)}, gone=True)
+        self._ask("/v3/lease/revoke", {"ID": str(lease)}, lambda _: None, gone=True)
 
     def wait(self, prefix: str, revision: int, timeout_s: float) -> bool:
         if self._news is None or self._news.prefix != prefix:
@@ -84,8 +93,8 @@ class Etcd:
         if self._news is not None:
             self._news.close()
 
-    def _ask(self, path: str, body: dict[str, Any], gone: bool = False) -> dict[str, Any]:
-        """The answer of the first server that has one. `gone`: what is not found is as good."""
+    def _ask(self, path: str, body: dict[str, Any], take: Callable[[dict[str, Any]], _T], gone: bool = False) -> _T:
+        """What `take` makes of the answer of the first server that has one. `gone`: what is not found is as good."""
         said = []
         if self._pid != os.getpid():  # the lock may be held, and the connection is the parent's
             self._lock, self._pid, self._connection = threading.Lock(), os.getpid(), None
@@ -98,14 +107,13 @@ class Etcd:
                 try:
                     status, text = self._post(server, path, json.dumps(body))
                     answer: dict[str, Any] = json.loads(text)
-                except (OSError, http.client.HTTPException, ValueError) as error:
-                    said.append(f"{server}: {error or type(error).__name__}")
-                else:
-                    if status == 200 and "error" not in answer:
-                        return answer
-                    if gone and answer.get("code") == _NOT_FOUND:
-                        return {}
+                    if (status == 200 and "error" not in answer) or (gone and answer.get("code") == _NOT_FOUND):
+                        return take(answer)
                     said.append(f"{server}: {status} {answer.get('message', answer.get('error', text[:200]))}")
+                except (OSError, http.client.HTTPException) as error:
+                    said.append(f"{server}: {error or type(error).__name__}")
+                except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                    said.append(f"{server}: that is no answer of etcd: {text[:60]!r}")
                 self._drop()
         raise NoAgreement(
             f"etcd did not answer {path}: {'; '.join(said)}. Hosts go on with what they have; nobody can join, and no "
@@ -150,7 +158,7 @@ class _News:
         while not self._stop:
             try:
                 self._follow(self._servers[turn % len(self._servers)])
-            except (OSError, http.client.HTTPException, ValueError, KeyError):
+            except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError):
                 turn += 1  # only a hint is late: everybody looks now and then without one
             time.sleep(0.2)
 
@@ -181,8 +189,8 @@ def _end(prefix: str) -> str:
 
 
 def _coded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+    return base64.b64encode(text.encode(errors="surrogateescape")).decode()
 
 
 def _decoded(text: str) -> str:
-    return base64.b64decode(text).decode()
+    return base64.b64decode(text, validate=True).decode(errors="surrogateescape")  # a stranger's value need not be text

@@ -7,7 +7,9 @@ last, so a checkpoint that was cut has none. Nothing is made from a checkpoint i
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -27,6 +29,7 @@ from openshelf.tables.optimizers import KINDS, NAMES, Optimizer, from_settings
 from openshelf.tables.table import DTYPES, Table
 
 _LIST = "table.json"
+_FILE = re.compile(r"[a-z]+-[0-9]+\.npy")
 _PART = 65_536
 _FORMAT = "openshelf table 1"
 
@@ -118,8 +121,9 @@ def restore_table(
     if optimizer is not None and held is not None and type(optimizer) is not type(held):
         kind = NAMES[said["optimizer"][0]]
         raise Mismatch(f"the checkpoint {path} has states of {kind}, not of {type(optimizer).__name__}")
-    for one in _files(said):
-        _load(path, one)  # damaged ones are found before anything is made
+    for part in said["parts"]:
+        for what in part.keys() - {"count"}:
+            _load(path, part, what)  # damaged ones are found before anything is made
     dynamic = (keys or DynamicIds()) if said["keys"] else None
     if keys is not None and not said["keys"]:
         raise BadInput(f"the checkpoint {path} is of a table whose ids are rows: leave keys= out")
@@ -128,13 +132,15 @@ def restore_table(
         keys=dynamic, init=init,
     )  # fmt: skip
     try:
+        if held is not None and any(("states" in part) != bool(table.optimizer_state_width) for part in said["parts"]):
+            raise BadInput(f"{path / _LIST} is damaged: not all parts have the states that {type(held).__name__} needs")
         first = written = 0
         for part in said["parts"]:
-            ids = _load(path, part["keys"]) if dynamic else np.arange(first, first + part["count"])
-            states = _load(path, part["states"]) if "states" in part else None
+            ids = _load(path, part, "keys") if dynamic else np.arange(first, first + part["count"])
+            states = _load(path, part, "states") if "states" in part else None
             if isinstance(table, KeyedTable) and "places" in part:
-                table.settle(ids, _load(path, part["places"]))
-            written += table.write(ids, _load(path, part["rows"]), states=states, raw=True)
+                table.settle(ids, _load(path, part, "places"))
+            written += table.write(ids, _load(path, part, "rows"), states=states, raw=True)
             first += part["count"]
         if written < first:
             raise NoRoom(
@@ -159,12 +165,14 @@ def _files(said: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _list_of(path: Path) -> dict[str, Any]:
     try:
+        if (path / _LIST).exists() and not (path / _LIST).is_file():
+            raise OSError("it is no file")  # a pipe would never end
         said = json.loads((path / _LIST).read_text())
     except FileNotFoundError:
         raise UnknownName(
             f"there is no checkpoint in {path}: it has no {_LIST}, or was cut before it was whole"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path / _LIST} cannot be read: {error}") from None
     if not isinstance(said, dict) or said.get("format") != _FORMAT:
         raise BadInput(f"{path / _LIST} is no list of a table's parts, or of another version of Openshelf")
@@ -178,24 +186,59 @@ def _sum_of_list(said: dict[str, Any]) -> int:
 
 
 def _is_whole(said: dict[str, Any]) -> bool:
-    """By its checksum; lists of older versions have none."""
+    """By its checksum, which lists of older versions lack, and by its form: somebody else may have written both."""
     if "crc32" in said and said["crc32"] != _sum_of_list(said):
         return False
-    try:
-        named = all(os.path.basename(one["file"]) == one["file"] and int(one["crc32"]) >= 0 for one in _files(said))
-        held = sum(part["count"] for part in said["parts"])
-        numbers = min(said["rows"], said["dim"], said["steps"] + 1) > 0 and (bool(said["keys"]) or held == said["rows"])
-        settings = said["optimizer"] is None or 0 <= said["optimizer"][0] < len(KINDS)
-        return named and numbers and settings and said["dtype"] in DTYPES
-    except (KeyError, TypeError, ValueError, IndexError):
+    rows, dim, steps, keyed, parts = (said.get(name) for name in ("rows", "dim", "steps", "keys", "parts"))
+    optimizer = said.get("optimizer", ())
+    numbers = _is_number(rows, 1) and _is_number(dim, 1) and _is_number(steps, 0) and isinstance(keyed, bool)
+    if not numbers or said.get("dtype") not in DTYPES or not isinstance(parts, list):
         return False
+    if optimizer is not None and not _is_optimizer(optimizer):
+        return False
+    names = {"count", "rows"} | ({"keys"} if keyed else set())
+    if not all(isinstance(part, dict) and names <= set(part) <= names | {"states", "places"} for part in parts):
+        return False
+    whole = all(
+        _is_number(part["count"], 1) and all(map(_is_file, (one for name, one in part.items() if name != "count")))
+        for part in parts
+    )
+    return whole and (keyed or sum(part["count"] for part in parts) == rows)
 
 
-def _load(path: Path, one: dict[str, Any]) -> Any:
+def _is_number(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < 1 << 63
+
+
+def _is_optimizer(value: object) -> bool:
+    """Which kind, and its settings."""
+    if not isinstance(value, list) or not value or not _is_number(value[0], 0) or value[0] >= len(KINDS):
+        return False
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in value):
+        return False
+    try:
+        from_settings(value[0], tuple(value[1:]))
+    except (OpenshelfError, ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _is_file(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != {"file", "crc32"} or not isinstance(value["file"], str):
+        return False
+    return bool(_FILE.fullmatch(value["file"])) and _is_number(value["crc32"], 0)
+
+
+def _load(path: Path, part: dict[str, Any], name: str) -> Any:
+    one = part[name]
     try:
         array = np.load(path / one["file"], allow_pickle=False)
     except Exception as error:  # of numpy, whose reader of headers raises what Python's own parsers raise
         raise BadInput(f"{path / one['file']} cannot be read: {error}") from None
+    if array.size == 0 or array.ndim < 1 or len(array) != part["count"] or array.dtype.kind not in "iuf":
+        raise BadInput(
+            f"{path / one['file']} holds {array.dtype} of shape {array.shape}, expected {name} of {part['count']} rows"
+        )
     if _sum(array) != one["crc32"]:
         raise BadInput(f"{path / one['file']} is damaged: its bytes are not those that were written")
     return array

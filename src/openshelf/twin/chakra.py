@@ -8,12 +8,12 @@ one at a time, in the order in which they become ready.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openshelf._texts import json_of
 from openshelf.errors import BadInput
 from openshelf.twin.protobuf import double, fields, fixed, messages, signed, varints, zigzag
 from openshelf.twin.tasks import COMPUTE, FLOW, MEMORY
@@ -70,11 +70,12 @@ def read_trace(path: str | Path) -> list[Node]:
 def read_groups(path: str | Path) -> dict[str, list[int]]:
     """Process groups by name, from a JSON file such as ASTRA-sim's: {"0": [0, 1, 2, 3], "1": [4, 5, 6, 7]}."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot read the groups {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
         raise BadInput(f"{path}: not JSON: {error}") from error
+    found = json_of(text, str(path))
     good = isinstance(found, dict) and all(
         isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) for ranks in found.values()
     )

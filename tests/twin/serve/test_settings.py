@@ -248,6 +248,15 @@ def test_a_sweep_goes_on_where_it_was_and_tells_what_cannot_be(tmp_path: Path) -
     again = list(sweep(scenarios, requests, done=done))
     assert again[1].figures["tpot_s"] == 42.0  # taken, not computed
     assert len(done.read_text().splitlines()) == 2
+    with done.open("a") as file:
+        file.write(lines[1][:50])  # its process was killed while it wrote
+    assert [each.figures for each in sweep(scenarios, requests, done=done)] == [each.figures for each in again]
+    assert len(done.read_text().splitlines()) == 2
+    for other in ("my notes", "my notes\n", '{"key": "x"}\n', "[" * 100_000 + "\n", lines[1] + "\n[]\n"):
+        done.write_text(other)
+        with pytest.raises(BadInput, match="no outcome of a sweep"):
+            list(sweep(scenarios, requests, done=done))
+        assert done.read_text() == other
     with pytest.raises(BadInput, match="no field 'tensors'"):
         grid(scenarios[0], {"tensors": [1]})
 

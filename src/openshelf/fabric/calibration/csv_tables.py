@@ -125,4 +125,7 @@ def _of_nodes(row: Mapping[str, str]) -> list[TokenRow]:
 
 
 def _rows(text: str) -> list[tuple[int, dict[str, str]]]:
-    return list(enumerate(csv.DictReader(io.StringIO(text)), 2))
+    try:
+        return list(enumerate(csv.DictReader(io.StringIO(text)), 2))
+    except csv.Error as error:
+        raise BadInput(f"the table cannot be read as CSV: {error}") from None

@@ -12,11 +12,11 @@ nccl-tests count them: of all-gather and reduce-scatter the whole. CSV tables ar
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 
+from openshelf._texts import json_of
 from openshelf.errors import BadInput
 from openshelf.fabric.calibration.csv_tables import is_table, series_of
 from openshelf.fabric.calibration.series import COLLECTIVES, NAMES, Series
@@ -42,7 +42,7 @@ def read_measured(path: str | Path, collective: str | None = None, machine: str 
 
 def _from_json(text: str, file: str) -> list[Series]:
     try:
-        data = json.loads(text)["data"]
+        data = json_of(text, file)["data"]
         items = [(str(key), [(int(n), float(us) * 1e-6) for n, us in rows]) for key, rows in data.items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(

@@ -29,7 +29,7 @@ GRAIN = 128 << 30
 TEMPORARY = "temporary"  # a file that says so
 DAX_DEVICES = Path("/sys/bus/dax/devices")  # what the kernel says of them
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-_SHARD = re.compile(rf"{_NAME.pattern}@[^@/\\s]+:[0-9]{{1,5}}")  # one host's part of a space of several
+_SHARD = re.compile(_NAME.pattern + r"@[^@/\s]+:[0-9]{1,5}")  # one host's part of a space of several
 _SHM_ADVICE = "in a container raise --shm-size, use --ipc=host, or an emptyDir with medium: Memory"
 
 
@@ -197,9 +197,14 @@ def free_bases(path: Path, reserve: int) -> Iterator[int]:
             yield base
 
 
+def _entries(path: Path) -> list[Path]:
+    """What may be of spaces: a name that is no text is none that native code could look at, and not ours."""
+    return [entry for entry in path.iterdir() if not any("\ud800" <= letter <= "\udfff" for letter in entry.name)]
+
+
 def clear_debris(path: Path) -> None:
     """What a killed maker, remover or last user left. Under the registry's lock."""
-    for entry in path.iterdir():
+    for entry in _entries(path):
         if entry.name.startswith(".gone-"):
             _finish(entry)
         elif entry.name.startswith(".new-"):
@@ -275,7 +280,7 @@ def drop_backing(link: Path) -> None:
 def taken_ranges(path: Path, besides: str = "") -> list[tuple[int, int]]:
     """Addresses of this user's spaces, those of their other hosts included; without the parts of one space."""
     taken = []
-    for directory in path.iterdir():
+    for directory in _entries(path):
         with contextlib.suppress(OpenshelfError):  # a damaged space keeps no addresses
             if directory.is_dir() and not (besides and directory.name.startswith(f"{besides}@")):
                 there = header(directory)

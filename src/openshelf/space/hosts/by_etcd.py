@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 
 from openshelf.errors import BadInput, Mismatch, NoAgreement, UnknownName
-from openshelf.membership import Agreed, Etcd, Spec, Table, View, read_table, write_table
+from openshelf.membership import Agreed, Etcd, Spec, Table, View, read_table, realm_of, write_table
 from openshelf.space.create import registry
 from openshelf.space.create.shard import Shard, read_shard
 from openshelf.space.hosts.hosts_file import GRANULE, MOST_HOSTS, Agreement, Hosts, read_hosts
@@ -52,7 +52,7 @@ def own_host(url: EtcdUrl, root: Path) -> str:
 def _parts(root: Path, space: str = "*") -> list[str]:
     """HOST:PORT of the parts that this user has here."""
     found = root.glob(f"{space}@*:*") if root.exists() else ()
-    return [path.name.rpartition("@")[2] for path in found if path.is_dir()]
+    return [path.name.rpartition("@")[2] for path in found if path.is_dir() and registry.url_of(path.name)]
 
 
 def _address_towards(servers: tuple[str, ...]) -> str:
@@ -80,10 +80,6 @@ def _free_port(address: str, root: Path) -> int:
         except OSError:
             continue
     raise BadInput(f"no port from {_FIRST_PORT} on is free at {address}; {ENVIRONMENT}=HOST:PORT chooses another")
-
-
-def _realm(spec_id: str) -> int:
-    return int(spec_id, 16) or 1
 
 
 def _listed(
@@ -126,7 +122,7 @@ class Joined:
         check_replicas(url, spec.replicas, replicas)
         self.ticket = membership.join(host, secrets.token_hex(8))
         self.view = membership.view()
-        realm = _realm(spec.id)
+        realm = realm_of(spec)
         self.listed = _listed(url, key, self.view.hosts, spec.base, spec.reserve, realm, spec.replicas)
         own = tuple(name if number == self.ticket.number else "" for number, name in enumerate(self.view.hosts))
         self.shard = Shard(

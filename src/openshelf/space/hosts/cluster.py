@@ -49,7 +49,7 @@ class Cluster:
         self._claims = Claims()
         self._names = None
         if self.agreed:
-            self._names = AgreedNames(shard.own, shard.life, Agreed(Etcd(shard.servers), shard.space))
+            self._names = AgreedNames(shard.own, shard.life, Agreed(Etcd(shard.servers), shard.space, shard.realm))
 
     # Hosts
 

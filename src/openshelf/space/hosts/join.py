@@ -22,7 +22,7 @@ from openshelf.errors import (
     Refused,
     WrongVersion,
 )
-from openshelf.membership import Table, write_table
+from openshelf.membership import MOST_REPLICAS, Table, write_table
 from openshelf.space import faults
 from openshelf.space.create import registry
 from openshelf.space.create.create import check_base, make
@@ -36,7 +36,6 @@ from openshelf.space.hosts.urls import ETCD, EtcdUrl, Url, parse_etcd, parse_url
 
 DEFAULT_ROOM = 64 << 20  # of a part that is made without contribute=
 DEFAULT_UNIT = 64 << 10
-_MOST_REPLICAS = 3
 _KNOCK_MS = 300  # a host that takes longer to say hello is looked for when it is needed
 _END_S = 5.0  # for the keeper of a part that was removed
 _SMALLEST_UNIT, _LARGEST_UNIT = 4 << 10, 2 << 20
@@ -92,8 +91,8 @@ def _check_replicas(text: str, replicas: int | None) -> None:
             f"replicas={replicas!r} with {text!r}: only hosts that agree in etcd can decide which copy counts when one "
             "of them is lost; open the space by etcd://HOST:2379/NAME"
         )
-    if whole(replicas, "replicas") not in range(1, _MOST_REPLICAS + 1):
-        raise BadInput(f"replicas={replicas}: an array is on 1 to {_MOST_REPLICAS} hosts")
+    if whole(replicas, "replicas") not in range(1, MOST_REPLICAS + 1):
+        raise BadInput(f"replicas={replicas}: an array is on 1 to {MOST_REPLICAS} hosts")
 
 
 def host_of(text: str, hosts: str | os.PathLike[str] | None) -> tuple[Hosts, int]:

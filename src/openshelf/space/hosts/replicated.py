@@ -37,7 +37,7 @@ class Replicated(Cluster):
         hosts_file: Path | None = None,
     ) -> None:
         super().__init__(shard, core, peers, attachment, call, hosts_file)
-        membership = Copied(Etcd(shard.servers), shard.space)
+        membership = Copied(Etcd(shard.servers), shard.space, shard.realm)
         self._kept = KeptNames(shard.own, shard.life, membership, shard.replicas)
 
     def called(self, name: str, kind: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from openshelf._texts import opened_text
 from openshelf.errors import BadInput
 from openshelf.twin.ops.kinds import KINDS, Floats, Kind
 
@@ -143,11 +144,8 @@ def _table(kind: Kind, data: dict[str, list[str]], rows: list[int], unit: str, p
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    try:
-        with path.open(newline="") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read as a table of operators: {error}") from None
+    with opened_text(path) as file:
+        lines = [line for line in csv.reader(file) if line]
     if len(lines) < 2:
         raise BadInput(f"{str(path)!r} has no rows; expected a line of column names and rows below it")
     names, rows = lines[0], lines[1:]

@@ -6,12 +6,12 @@ do not describe is refused with the reason: encoders, and layers that keep a sta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openshelf._texts import json_of
 from openshelf.errors import BadInput
 
 _ENCODERS = (
@@ -79,9 +79,10 @@ def name_key(name: str) -> str:
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json as a dict; raises BadInput that says what it is instead."""
     try:
-        found = json.loads(path.read_text())
+        text = path.read_text()
     except (OSError, ValueError) as error:
         raise BadInput(f"{str(path)!r} cannot be read as a transformers config.json: {error}") from None
+    found = json_of(text, f"{str(path)!r} cannot be read as a transformers config.json")
     if not isinstance(found, dict):
         raise BadInput(f"{str(path)!r} has a {type(found).__name__}; expected the dict of a transformers config.json")
     return found

@@ -8,7 +8,6 @@ as it goes, and says so.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openshelf._texts import json_of, opened_text
 from openshelf.errors import BadInput
 
 Floats = NDArray[np.float64]
@@ -129,7 +129,7 @@ def read_requests(path: Path) -> Requests:
     """A trace: .csv, or JSON lines. Times in Mooncake's `timestamp` are milliseconds, others seconds or dates."""
     if not path.is_file():
         raise BadInput(f"there is no trace {path}")
-    with path.open(newline="") as file:
+    with opened_text(path) as file:
         if path.suffix == ".csv":
             rows_of_file: list[tuple[int, Mapping[str, Any]]] = list(enumerate(csv.DictReader(file), 2))
             if rows_of_file and rows_of_file[0][1].keys() >= _CLIENTS:
@@ -141,8 +141,8 @@ def read_requests(path: Path) -> Requests:
     rows: list[tuple[int, Mapping[str, Any]]] = []
     for number, line in lines:
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = json_of(line, str(path))
+        except BadInput:  # left out, and counted
             row = {}
         rows.append((number, row if isinstance(row, dict) else {}))
     return _made(rows, path)
@@ -152,7 +152,7 @@ def is_clients(path: Path) -> bool:
     """Whether a file has ServeGen's columns of clients."""
     if path.suffix != ".csv" or not path.is_file():
         return False
-    with path.open(newline="") as file:
+    with opened_text(path) as file:
         return set(next(csv.reader(file), [])) >= _CLIENTS
 
 
@@ -162,7 +162,7 @@ def drawn_of_clients(
     """Arrivals by ServeGen's table: each client's from `t_s` on until the next window, gaps by a gamma law of its `cv`;
     lengths evenly from ranges."""
     random = np.random.default_rng(seed)
-    with path.open(newline="") as file:
+    with opened_text(path) as file:
         rows = list(csv.DictReader(file))
     try:
         found = [(row["client"], float(row["t_s"]), float(row["requests_per_s"]), float(row["cv"])) for row in rows]

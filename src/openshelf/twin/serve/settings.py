@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from openshelf._texts import opened_text
 from openshelf.errors import BadInput, UnknownName
 from openshelf.twin.ops import Accelerator, accelerator
 from openshelf.twin.serve.law import ENGINES
@@ -82,7 +83,7 @@ def read_settings(path: Path) -> tuple[list[Setting], list[str]]:
     """The settings of a table, repeats as one; and why some of its rows are none: one line each."""
     groups: dict[tuple[object, ...], list[Setting]] = defaultdict(list)
     refused = []
-    with path.open(newline="") as file:
+    with opened_text(path) as file:
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 found = _setting(row)

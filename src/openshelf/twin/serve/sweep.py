@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from openshelf._texts import opened_text
 from openshelf.errors import BadInput, OpenshelfError
 from openshelf.twin.serve.law import shipped
 from openshelf.twin.serve.requests import Requests
 from openshelf.twin.serve.scenario import Scenario, run_scenario
 
 NO_DIFFERENCE = "no difference shown"
+_BEGINNING = '{"key": "'  # of a line of outcomes
 _KIND = {"ttft_s": "ttft", "ttft_p99_s": "ttft", "tpot_s": "tpot", "output_tokens_per_s": "tpot", "latency_s": "tpot"}
 
 
@@ -55,12 +58,7 @@ def sweep(
 
     `done`: JSON lines, to which each outcome is added, and from which those that are there are taken.
     """
-    known: dict[str, Outcome] = {}
-    if done is not None and done.exists():
-        for line in done.read_text().splitlines():
-            plain = json.loads(line)
-            key, scenario, problem = plain.pop("key"), Scenario(**plain.pop("scenario")), plain.pop("problem")
-            known[key] = Outcome(scenario, plain, problem)
+    known = _known(done) if done is not None and done.exists() else {}
 
     def one(scenario: Scenario) -> tuple[Outcome, bool]:
         if (found := known.get(_key(scenario, requests, slo))) is not None:
@@ -80,6 +78,25 @@ def sweep(
                 with done.open("a") as file:
                     file.write(json.dumps({"key": _key(outcome.scenario, requests, slo), **outcome.plain()}) + "\n")
             yield outcome
+
+
+def _known(done: Path) -> dict[str, Outcome]:
+    """What a file has. A last line without its end was cut when its process was killed: it is taken away."""
+    with opened_text(done) as file:
+        *lines, cut = file.read().split("\n")
+    known: dict[str, Outcome] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            plain = json.loads(line)
+            key, scenario, problem = plain.pop("key"), Scenario(**plain.pop("scenario")), plain.pop("problem")
+            known[key] = Outcome(scenario, plain, problem)
+        except (OpenshelfError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise BadInput(f"{done}, line {number}: that is no outcome of a sweep: {error}") from None
+    if cut:
+        if not cut.startswith(_BEGINNING[: len(cut)]):
+            raise BadInput(f"{done}, line {len(lines) + 1}: that is no outcome of a sweep")
+        os.truncate(done, sum(len(line.encode()) + 1 for line in lines))
+    return known
 
 
 def _key(scenario: Scenario, requests: Requests, slo: tuple[float, float] | None) -> str:

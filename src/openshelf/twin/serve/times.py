@@ -7,13 +7,15 @@ in a step that also has prompts, so that part has a table of its own, of all fou
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from openshelf import _core
+from openshelf._texts import opened_text
 from openshelf.errors import BadInput
 from openshelf.twin.serve.law import ENGINES, StepLaw
 from openshelf.twin.serve.model import ServedModel
@@ -72,10 +74,21 @@ def _columns(path: Path, name: str, size: str) -> dict[str, dict[float, float]]:
     found: dict[str, dict[float, float]] = {}
     if not path.is_file():
         raise BadInput(f"there is no file {path}: expected measured kernels with columns {name}, {size}, time_us")
-    with path.open(newline="") as file:
+    with opened_text(path) as file, _numbers(path):
         for row in csv.DictReader(file):
             found.setdefault(row[name], {})[float(row[size])] = float(row["time_us"]) * 1e-6
     return found
+
+
+@contextlib.contextmanager
+def _numbers(path: Path) -> Iterator[None]:
+    """BadInput where a column or a number is missing."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path} is no table of measured kernels: {error!r}") from None
 
 
 def _along(times: dict[float, float], at: Floats) -> Floats:
@@ -84,7 +97,7 @@ def _along(times: dict[float, float], at: Floats) -> Floats:
 
 
 def _set_attention(made: _core.StepTimes, path: Path, layers: int) -> None:
-    with path.open(newline="") as file:
+    with opened_text(path) as file, _numbers(path):
         rows = np.array(
             [
                 [float(row[name]) for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")]

@@ -17,7 +17,7 @@ from typing import Any
 from openshelf import _core
 from openshelf.errors import Closed, HostLost, NameTaken, NoAgreement, NoRoom, OpenshelfError, UnknownName
 from openshelf.membership import LEASE_S, Agent, Copied, Copy, Found, Kept, Spec, Table, Ticket
-from openshelf.membership.copied import _kept_of
+from openshelf.membership.records import kept_of
 from openshelf.membership.store import Is
 from openshelf.space.hosts.kept_names import KeptNames, _Made
 from tests.conformance.virtual_store import VirtualStore
@@ -183,7 +183,7 @@ class Host:
 
     def keeper(self) -> None:
         life, actors = self.life, self.world.actors
-        membership = Copied(Mortal(self.world, self), "demo", lambda: actors.now)
+        membership = Copied(Mortal(self.world, self), "demo", monotonic=lambda: actors.now)
         while self.table is None:
             try:
                 ticket = membership.join(self.address, f"life{self.number}.{life}")
@@ -202,7 +202,7 @@ class Host:
 
     def _names(self) -> KeptNames:
         actors = self.world.actors
-        membership = PlantedCopied(Mortal(self.world, self), "demo", lambda: actors.now)
+        membership = PlantedCopied(Mortal(self.world, self), "demo", monotonic=lambda: actors.now)
         clock = SimpleNamespace(monotonic=lambda: actors.now, sleep=actors.sleep)
         names = PlantedNames(self.number, f"life{self.number}.{self.life}", membership, 2, clock)
         names.planted = membership.planted = self.world.planted
@@ -360,14 +360,14 @@ class World:
         if done and any("/kept/" in key for key in put):
             # Without a copy that was just made: hosts that were given up may keep theirs.
             most = None if any("/making/" in one.key for one in conditions) else 1
-            self._check_members([copy for text, _ in put.values() for copy in _kept_of(text).copies[:most]])
+            self._check_members([copy for key, (text, _) in put.items() for copy in kept_of(text, key).copies[:most]])
         return done
 
     def _check_members(self, copies: list[Copy]) -> None:
         """What is acknowledged is on hosts that are members, in the life in which it was copied there."""
         state = self._truth._state()
         for copy in copies:
-            if state.segments[copy.number]["life"] != copy.life or not state.segments[copy.number]["term"]:
+            if state.segments[copy.number].life != copy.life or not state.segments[copy.number].term:
                 raise Violation(f"{copy} is committed, on a host that was given up: {state.segments}")
 
     def pause(self) -> None:
@@ -395,7 +395,7 @@ class World:
         """Whether the hosts agree that the last one that died did. Two that die within a lease are two at once."""
         number, life = self._dead
         state = self._truth._state()
-        return number not in state.members or state.segments[number]["life"] != life
+        return number not in state.members or state.segments[number].life != life
 
     def _has(self, copy: Copy) -> bool:
         there = self.hosts[copy.number].part.arrays.get(copy.address)
