@@ -1,9 +1,10 @@
 """twin.ranks8, twin.nccl: measured collectives of real machines, predicted from other rows than those predicted.
 
 Every machine and library in the tables is fitted three times: on its rows of up to 4 ranks, from which more are
-predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the constants of the
-other machines and its own link's public rate. Times are what the twin says of a fabric with the fitted library. Beside
-them stands a straight line fitted to the same rows: a start, seconds for each step and for each byte moved.
+predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the law of the machine
+that is nearest to it and its own link's public rate (twin.machine_out; twin.kind_out without those of its link's
+rate). Times are what the twin says of a fabric with the fitted library. Beside them stands a straight line fitted to
+the same rows: a start, seconds for each step and for each byte moved.
 
 Tables are network/nccl_one_node.csv, network/custom_allreduce.csv and nccl_measured.json of the data's directory
 (--data, or OPENSHELF_DATA, or beside the repository); machines, versions and rank counts are those that are there.
@@ -12,8 +13,9 @@ Used by twin.py; by itself it prints every row, and whether it was fitted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -23,16 +25,12 @@ from kit.data import DATA
 from kit.machines import fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
 from openshelf.fabric import (
-    PARTS,
     Calibration,
     Law,
-    Regime,
     Series,
-    Wanted,
     bounded,
     fit,
     read_measured,
-    typical,
     work,
 )
 from openshelf.twin import Twin
@@ -140,63 +138,62 @@ def each_count_left_out(measured: Sequence[Series]) -> list[Said]:
     return made
 
 
-def each_machine_left_out(measured: Sequence[Series]) -> list[Said]:
-    """Rows of each machine, from the constants of the others and the link's public rate; those unknown are left out."""
-    every = {key: (fit(own, wanted(key[0]))[0], own) for key, own in machines(measured).items() if public(key[0])}
+def each_machine_left_out(measured: Sequence[Series], kind: bool = False) -> list[Said]:
+    """Rows of each machine, by the law of the machines that are nearest to it; those unknown are said, and left out.
+
+    With `kind`, machines with the same public figures are left out too: an H100 says nothing of an H200 then.
+    """
+    found = machines(measured)
+    for name in sorted({machine for machine, _ in found if not public(machine)}):
+        print(f"no public figures of {name}: it is not predicted from other machines, nor they from it")
+    every = {key: own for key, own in found.items() if public(key[0])}
     made = []
-    for (machine, library), (found, own) in every.items():
-        kin = [each for (name, _), (each, _) in every.items() if name != machine and _kernels(each) == _kernels(found)]
-        same = [each for each in kin if each.library == library]  # as the straight line has it
-        others = same if len(same) > 1 else kin
+    for (machine, library), own in every.items():
+        told = public(machine)
+        others = {
+            key: rows for key, rows in every.items() if key[0] != machine and not (kind and public(key[0]) == told)
+        }
         if others:
-            law = as_others(others, wanted(machine), _kernels(found))
-            series = [each for key, (_, all_of) in every.items() if key[0] != machine for each in all_of]
-            unseen = Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, found.link_bytes_per_s, ())
-            made += said(own, unseen, straight([each for each in series if each.library == library] or series))
+            law = of_nearest(machine, library, others)
+            series = [each for rows in others.values() for each in rows]
+            line = straight([each for each in series if each.library == library] or series)
+            link = wanted(machine).link_bytes_per_s or 0.0
+            made += said(own, Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, link, ()), line)
     return made
-
-
-def _kernels(found: Calibration) -> bool:
-    return bool(found.library) and not found.library.startswith("nccl")
 
 
 OF_PROCESSORS = ("LL", "LL to peers")
 """Regimes whose rate is that of the processors, which look at a flag with every word, whatever the link."""
 
 
-def as_others(others: Sequence[Calibration], told: Wanted, kernels: bool) -> Law:
-    """The median of other machines' constants, of those that their rows determine, if any do.
+def of_nearest(machine: str, library: str, others: dict[tuple[str, str], list[Series]]) -> Law:
+    """The law of the nearest machines' rows, all rates of the wires as shares of the link.
 
-    Rates are shares of the link; but what a rank's processors do, and where they look at every word, is as it is.
+    Of regimes that those rows do not show nothing is said.
     """
+    far = {key: distance((machine, library), key) for key in others}
+    near = [key for key in others if far[key] <= min(far.values()) + 1e-9]
+    told, known = wanted(machine), wanted(near[0][0])
     assert told.link_bytes_per_s
-    regimes, unused = [], []
-    for start in typical(told.link_bytes_per_s, told.reduces, kernels):
-        seen = [
-            (regime, each)
-            for each in others
-            for regime in each.law.regimes
-            if regime.name == start.name and regime.name not in each.law.unused and not each.law.sharing
-        ]
-        if not seen:
-            unused.append(start.name)
-            regimes.append(start)
-            continue
-        middle = []
-        for part in PARTS:
-            share = part == "s_per_byte" and start.name not in OF_PROCESSORS
-            found = [
-                (getattr(regime, part) * (each.link_bytes_per_s / told.link_bytes_per_s if share else 1.0), each)
-                for regime, each in seen
-            ]
-            sure = [value for value, each in found if _determined(each, start.name, part)]
-            middle.append(float(np.median(sure or [value for value, _ in found])))
-        regimes.append(start.of(np.array(middle)))
-    return Law(tuple[Regime, ...](regimes), 0.0, tuple(unused))
+    assert known.link_bytes_per_s
+    share = known.link_bytes_per_s / told.link_bytes_per_s
+    rows = [replace(each, machine="nearest", library="nccl") for key in near for each in others[key]]
+    law = fit(rows, replace(told, link_bytes_per_s=known.link_bytes_per_s))[0].law
+    regimes = tuple(
+        each if each.name in OF_PROCESSORS else replace(each, s_per_byte=each.s_per_byte * share)
+        for each in law.regimes
+    )
+    return replace(law, regimes=regimes, sharing=law.sharing if told.on_a_bus else 0.0)
 
 
-def _determined(found: Calibration, regime: str, part: str) -> bool:
-    return all(each.determined for each in found.constants if (each.regime, each.part) == (regime, part))
+def distance(one: tuple[str, str], other: tuple[str, str]) -> float:
+    """How unlike two machines and libraries are: in doublings of the link's rate; a switch that adds up, a bus instead
+    of a switch count as one, another version of the library as half of one."""
+    here, there = public(one[0]), public(other[0])
+    assert here
+    assert there
+    links = abs(math.log2(here.link_bytes_per_s / there.link_bytes_per_s))
+    return links + (here.reduces != there.reduces) + (here.on_a_bus != there.on_a_bus) + 0.5 * (one[1] != other[1])
 
 
 def of_sizes(rows: Iterable[Said]) -> dict[str, list[Said]]:
@@ -265,10 +262,15 @@ def main() -> None:
         print(row.text)
     out = each_count_left_out(nccl)
     summed(report, "twin.ranks_out", out, bars=False)
-    unseen = each_machine_left_out(nccl)
+    unseen, unlike = each_machine_left_out(nccl), each_machine_left_out(nccl, kind=True)
     summed(report, "twin.machine_out", unseen, bars=False)
+    summed(report, "twin.kind_out", unlike, bars=False)
     if not args.quick:
-        for title, some in (("each rank count left out", out), ("each machine left out", unseen)):
+        for title, some in (
+            ("each rank count left out", out),
+            ("each machine left out", unseen),
+            ("each kind of machine left out", unlike),
+        ):
             print(f"\n{title}:")
             for row in some:
                 print(row.text)

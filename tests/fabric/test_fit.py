@@ -83,6 +83,11 @@ def test_ranks_behind_one_bus_get_a_share_each() -> None:
     assert found.law.sharing == 1.0
     assert found.seconds("all_reduce", 8, 1 << 28) == pytest.approx(shared.seconds("all_reduce", 8, 1 << 28), rel=0.05)
     assert fit(every(2, 4), Wanted(LINK))[0].law.sharing == 0.0
+    four = every(4, law=shared)
+    assert fit(four, Wanted(LINK))[0].law.sharing == 0.0
+    alone = fit(four, Wanted(LINK, on_a_bus=True))[0]
+    assert alone.seconds("all_reduce", 8, 1 << 28) == pytest.approx(shared.seconds("all_reduce", 8, 1 << 28), rel=0.1)
+    assert "one rank count does not say" in " ".join(alone.notes)
 
 
 def test_rows_that_are_held_back_are_not_looked_at() -> None:

@@ -39,6 +39,7 @@ def add_fit(parts: Any) -> argparse.ArgumentParser:
     parser.add_argument("--collective", help="of text files that do not name it, such as all_reduce")
     parser.add_argument("--fabric", metavar="NAME", help="whose wires are meant: their public rates bound the fit")
     parser.add_argument("--link", type=float, metavar="BYTES_PER_S", help="a link's public rate, without --fabric")
+    parser.add_argument("--bus", action="store_true", help="accelerators share a bus, such as PCIe, and no switch")
     parser.add_argument("--hold", type=int, nargs="+", default=[], metavar="RANKS", help="rank counts only predicted")
     parser.add_argument(
         "--output", type=output_file, metavar="PATH", help="write the library as YAML that a fabric can include"
@@ -58,7 +59,7 @@ def run_fit(args: argparse.Namespace) -> int:
     if not measured and not tokens:
         raise BadInput(f"no rows of machine {args.machine!r} and library {args.library!r} in {', '.join(args.files)}")
     fabric = Fabric.load(args.fabric) if args.fabric else None
-    wanted, wires = _known(fabric, args.link)
+    wanted, wires = _known(fabric, args.link, args.bus)
     found: dict[str, Any] = {"calibrations": [], "rows": [], "left_out": [], "not_compared": []}
     calibrations: list[Calibration] = []
     if measured:
@@ -98,13 +99,13 @@ def _read(args: argparse.Namespace) -> tuple[list[Series], list[TokenRow]]:
     return measured, [row for row in tokens if not args.machine or row.machine == args.machine]
 
 
-def _known(fabric: Fabric | None, link: float | None) -> tuple[Wanted, dict[str, str]]:
+def _known(fabric: Fabric | None, link: float | None, bus: bool) -> tuple[Wanted, dict[str, str]]:
     """What is known beforehand, and the wires that are meant by `within` and `between`."""
     from openshelf.fabric import Wanted
     from openshelf.twin import domain, reduces_inside
 
     if fabric is None:
-        return Wanted(link), {}
+        return Wanted(link, on_a_bus=bus), {}
     found = domain(fabric)
     rates = {each.name: each.total_bytes_per_s for each in fabric.wires}
     inner = min(found.inside, key=lambda wire: rates[wire])
@@ -112,7 +113,7 @@ def _known(fabric: Fabric | None, link: float | None) -> tuple[Wanted, dict[str,
     outer = [wire for wire in found.beyond if wire not in found.inside]
     if outer:
         wires["between"] = min(outer, key=lambda wire: rates[wire])
-    return Wanted(rates[inner], reduces_inside(fabric)), wires
+    return Wanted(rates[inner], reduces_inside(fabric), on_a_bus=bus), wires
 
 
 def _phases(tokens: list[TokenRow], wanted: Wanted, hold: list[int]) -> list[TokenCalibration]:

@@ -27,11 +27,15 @@ _SHARE = 0.75  # of a link that a library reaches, where nobody says how fast th
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is known of the machine beforehand: its link's public rate, whether its switch adds up, another start."""
+    """What is known of the machine beforehand: its link's public rate, whether its switch adds up, another start.
+
+    `on_a_bus` says that its accelerators share a bus, such as PCIe, and have no switch that does not block.
+    """
 
     link_bytes_per_s: float | None = None
     reduces: bool = False
     start: tuple[Regime, ...] = ()
+    on_a_bus: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,8 +205,12 @@ def _calibrate(machine: str, library: str, where: str, used: Sequence[Series], w
     else:
         least = 1 / link
     kernels = not library.startswith("nccl") and bool(library)
-    found = fit_law(rows, wanted.start or typical(link, wanted.reduces and where == "within", kernels), least)
-    if found.law.sharing:
+    start = wanted.start or typical(link, wanted.reduces and where == "within", kernels)
+    found = fit_law(rows, start, least, wanted.on_a_bus and where == "within")
+    if len({row.ranks for row in rows}) < 2:
+        grows = "with their number, as on a bus" if found.law.sharing else "not at all, as behind a switch"
+        notes.append(f"one rank count does not say how a byte's time grows with ranks: {grows}")
+    elif found.law.sharing:
         notes.append(f"bytes take longer with more ranks (power {found.law.sharing:g} of half their number)")
     for name in found.law.unused:
         notes.append(f"no row says anything of {name}: it is not counted on")
