@@ -24,10 +24,12 @@ import numpy as np
 from kit.data import DATA
 from kit.machines import fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
+from openshelf.errors import BadInput
 from openshelf.fabric import (
     Calibration,
     Law,
     Series,
+    Wanted,
     bounded,
     fit,
     read_measured,
@@ -37,6 +39,7 @@ from openshelf.twin import Twin
 
 FEW = 4
 SMALL, LARGE = 1 << 10, 64 << 20
+ANY = "any collective"
 BARS = {"1 KiB to 64 MiB": 12.0, "above 64 MiB": 7.0}
 
 
@@ -93,7 +96,7 @@ def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[
         twin = twins[series.ranks]
         asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
         assert asked
-        start_s, step_s, byte_s = lines.get(series.collective, (0.0, 0.0, 0.0))
+        start_s, step_s, byte_s = lines.get(series.collective, lines[ANY])
         for nbytes, seconds in series.points:
             time_s = twin.collective(series.collective, nbytes, algorithm="library").seconds
             line_s = start_s + asked.steps * step_s + asked.moved * nbytes * byte_s
@@ -101,14 +104,34 @@ def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[
     return made
 
 
+def predicted(out: Sequence[Series], used: Sequence[Series], told: Wanted, shown: Sequence[Series] = ()) -> list[Said]:
+    """Rows of some series by the law of others, after those `shown` beside them; those it cannot tell are said."""
+    try:
+        found = fit(used, told)[0]
+    except BadInput as error:
+        print(f"left out: {', '.join(each.name for each in out)}: {error}")
+        return []
+    return said([*shown, *able(out, found)], found, straight(used))
+
+
+def able(out: Sequence[Series], found: Calibration) -> list[Series]:
+    """Series that a law can tell of; the others are said, and left out."""
+    known = [regime for regime in found.law.regimes if regime.name not in found.law.unused]
+    made = [each for each in out if any(work(regime.shape, each.collective, each.ranks) for regime in known)]
+    for each in out:
+        if each not in made:
+            print(f"left out: {each.name}, of which the rows of {found.name} say nothing")
+    return made
+
+
 def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]]:
-    """A start, seconds a step and a byte moved for each collective, by least squares of relative errors."""
+    """A start, seconds a step and a byte moved for each collective, and for ANY, by squares of relative errors."""
     made: dict[str, tuple[float, float, float]] = {}
-    for kind in dict.fromkeys(each.collective for each in measured):
+    for kind in dict.fromkeys([*(each.collective for each in measured), ANY]):
         rows = []
         for each in measured:
-            asked = work("ring", kind, each.ranks) or work("exchange", kind, each.ranks)
-            if each.collective == kind and asked:
+            asked = work("ring", each.collective, each.ranks) or work("exchange", each.collective, each.ranks)
+            if kind in (each.collective, ANY) and asked:
                 rows += [(1 / s, asked.steps / s, asked.moved * nbytes / s) for nbytes, s in each.points]
         start_s, step_s, byte_s = bounded(np.array(rows), np.ones(len(rows)), np.zeros(3)).tolist()
         made[kind] = (start_s, step_s, byte_s)
@@ -118,23 +141,27 @@ def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]
 def from_few_ranks(measured: Sequence[Series]) -> list[Said]:
     """Rows of more than 4 ranks, from those of up to 4 of the same machine and library."""
     made = []
-    for (machine, _), own in machines(measured).items():
+    for (machine, library), own in machines(measured).items():
         few = [each for each in own if each.ranks <= FEW]
-        more = [each for each in own if each.ranks > FEW and each.collective in {one.collective for one in few}]
+        more = [each for each in own if each.ranks > FEW]
         if few and more:
-            made += said([*few, *more], fit(few, wanted(machine))[0], straight(few))
+            made += predicted(more, few, wanted(machine), few)
+        elif more:
+            print(f"left out: {machine} {library}, of which there are no rows of up to {FEW} ranks")
     return made
 
 
 def each_count_left_out(measured: Sequence[Series]) -> list[Said]:
     """Rows of each rank count, from those of the other counts."""
     made = []
-    for (machine, _), own in machines(measured).items():
+    for (machine, library), own in machines(measured).items():
         counts = sorted({each.ranks for each in own})
-        for ranks in counts if len(counts) > 1 else ():
+        if len(counts) < 2:
+            print(f"not left out by rank count: {machine} {library}, of which there is one, {counts[0]}")
+            continue
+        for ranks in counts:
             rest = [each for each in own if each.ranks != ranks]
-            out = [each for each in own if each.ranks == ranks]
-            made += said(out, fit(rest, wanted(machine))[0], straight(rest))
+            made += predicted([each for each in own if each.ranks == ranks], rest, wanted(machine))
     return made
 
 
@@ -143,22 +170,29 @@ def each_machine_left_out(measured: Sequence[Series], kind: bool = False) -> lis
 
     With `kind`, machines with the same public figures are left out too: an H100 says nothing of an H200 then.
     """
-    found = machines(measured)
-    for name in sorted({machine for machine, _ in found if not public(machine)}):
+    rows_of = machines(measured)
+    for name in sorted({machine for machine, _ in rows_of if not (kind or public(machine))}):
         print(f"no public figures of {name}: it is not predicted from other machines, nor they from it")
-    every = {key: own for key, own in found.items() if public(key[0])}
+    every = {key: own for key, own in rows_of.items() if public(key[0])}
     made = []
     for (machine, library), own in every.items():
         told = public(machine)
         others = {
             key: rows for key, rows in every.items() if key[0] != machine and not (kind and public(key[0]) == told)
         }
-        if others:
-            law = of_nearest(machine, library, others)
+        if not others:
+            print(f"left out: {machine} {library}, beside which there is no other machine")
+        else:
+            try:
+                law = of_nearest(machine, library, others)
+            except BadInput as error:
+                print(f"left out: {machine} {library}, of which the nearest machine says nothing: {error}")
+                continue
             series = [each for rows in others.values() for each in rows]
             line = straight([each for each in series if each.library == library] or series)
             link = wanted(machine).link_bytes_per_s or 0.0
-            made += said(own, Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, link, ()), line)
+            found = Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, link, ())
+            made += said(able(own, found), found, line)
     return made
 
 
@@ -238,7 +272,9 @@ def old_rows(data: Path) -> list[Said]:
     made = []
     for (machine, _), own in machines(measured).items():
         two = [each for each in own if each.ranks == 2]
-        made += said(own, fit(two, wanted(machine))[0], straight(two))
+        if two:
+            more = [each for each in own if each not in two]
+            made += predicted(more, two, wanted(machine), two)
     return made
 
 
