@@ -65,9 +65,10 @@ def run_fit(args: argparse.Namespace) -> int:
     if measured:
         found = report(measured, wanted, args.hold)
         calibrations = fit(measured, wanted, args.hold)
-    phases = _phases(tokens, wanted, args.hold)
+    phases, lines = _phases(tokens, wanted, args.hold)
     found["phases"] = [{**vars(each), "phase": vars(each.phase)} for each in phases]
-    found["ledger"] = ledger(calibrations, found["left_out"])
+    found["ledger"] = ledger(calibrations, found["left_out"]) + lines
+    found["left_out"] += [{"calibration": line["calibration"], **each} for line in lines for each in line["left_out"]]
     if args.output:
         Path(args.output).write_text(fitted(calibrations, phases, wires).yaml(), encoding="utf-8")
     if args.output or args.ledger:
@@ -116,14 +117,19 @@ def _known(fabric: Fabric | None, link: float | None, bus: bool) -> tuple[Wanted
     return Wanted(rates[inner], reduces_inside(fabric), on_a_bus=bus), wires
 
 
-def _phases(tokens: list[TokenRow], wanted: Wanted, hold: list[int]) -> list[TokenCalibration]:
-    from openshelf.fabric import fit_tokens
+def _phases(
+    tokens: list[TokenRow], wanted: Wanted, hold: list[int]
+) -> tuple[list[TokenCalibration], list[dict[str, Any]]]:
+    from openshelf.fabric import report_tokens
 
-    used = [row for row in tokens if row.units not in hold]
-    nodes = [row for row in used if row.over_nodes]
-    ranks = [row for row in used if not row.over_nodes]
-    link = wanted.link_bytes_per_s or 900e9
-    return (fit_tokens(ranks, link) if ranks else []) + (fit_tokens(nodes, 50e9, nodes=True) if nodes else [])
+    phases: list[TokenCalibration] = []
+    lines: list[dict[str, Any]] = []
+    for nodes, link in ((False, wanted.link_bytes_per_s or 900e9), (True, 50e9)):
+        rows = [row for row in tokens if row.over_nodes == nodes]
+        if rows:
+            found, ledger = report_tokens(rows, link, nodes, hold)
+            phases, lines = phases + found, lines + ledger
+    return phases, lines
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -180,6 +186,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         )
         made += [f"note: {note}" for note in each["notes"]]
     for each in found["left_out"]:
+        if each["median_error"] is None:
+            made.append(f"{each['calibration']}: {each['ranks']}, left out: the other rows do not say")
+            continue
         text = f"median absolute error {each['median_error']:.1%}, {each['rows']} rows"
         made.append(f"{each['calibration']}: {each['ranks']} ranks, left out and predicted from the others: {text}")
     made += [f"not compared: {name}" for name in found["not_compared"]]
