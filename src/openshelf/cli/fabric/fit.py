@@ -190,7 +190,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
             made.append(f"{each['calibration']}: {each['ranks']}, left out: the other rows do not say")
             continue
         text = f"median absolute error {each['median_error']:.1%}, {each['rows']} rows"
-        made.append(f"{each['calibration']}: {each['ranks']} ranks, left out and predicted from the others: {text}")
+        how = "held back" if each.get("held_back") else "left out"
+        made.append(f"{each['calibration']}: {each['ranks']} ranks, {how} and predicted from the others: {text}")
     made += [f"not compared: {name}" for name in found["not_compared"]]
     held = [abs(row["error"]) for row in found["rows"] if row["use"] == "predicted"]
     if held:
