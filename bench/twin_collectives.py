@@ -21,6 +21,7 @@ import numpy as np
 from kit.data import DATA
 from kit.machines import Public, fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
+from openshelf.errors import BadInput
 from openshelf.fabric import (
     Series,
     TokenCalibration,
@@ -106,6 +107,8 @@ def scaled(data: Path) -> list[Said]:
         told = public(machine) if machine else None
         if machine and told:
             made += _scaled(series, machine, told, [each for each in nodes if each.machine == machine])
+        else:
+            print(f"left out: {series.name}: {machine or 'its machine'} has no rows of one node, or no public figures")
     return made
 
 
@@ -114,11 +117,17 @@ def _scaled(series: Series, machine: str, told: Public, nodes: Sequence[Series])
     counts = {each.ranks for each in nodes if each.library == newest and each.ranks <= series.per_node}
     used = [each for each in nodes if each.library == newest and each.ranks == max(counts, default=0)]
     if series.collective not in {each.collective for each in used}:
-        return []  # nothing to predict it from
+        print(f"left out: {series.name}: no rows of it on one node of {machine}")
+        return []
     found = fit(used, wanted(machine))[0]
     between = "reduce" if "SHARP" in series.machine else "forward"
     fabric = fabric_of(found, series.ranks, series.per_node, told.card_bytes_per_s, between)
     twin, lines = Twin(fabric), straight(used)
+    try:
+        twin.collective(series.collective, 1 << 30, algorithm="library", ranks=range(series.ranks))
+    except BadInput as error:
+        print(f"left out: {series.name}: {error}")
+        return []
     asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
     assert asked
     start_s, step_s, byte_s = lines[series.collective]

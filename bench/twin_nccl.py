@@ -1,9 +1,10 @@
 """twin.ranks8, twin.nccl: measured collectives of real machines, predicted from other rows than those predicted.
 
 Every machine and library in the tables is fitted three times: on its rows of up to 4 ranks, from which more are
-predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the constants of the
-other machines and its own link's public rate. Times are what the twin says of a fabric with the fitted library. Beside
-them stands a straight line fitted to the same rows: a start, seconds for each step and for each byte moved.
+predicted (twin.ranks8 where 8 are); on each set of rank counts but one; and not at all, with the law of the machine
+that is nearest to it and its own link's public rate (twin.machine_out; twin.kind_out without those of its link's
+rate). Times are what the twin says of a fabric with the fitted library. Beside them stands a straight line fitted to
+the same rows: a start, seconds for each step and for each byte moved.
 
 Tables are network/nccl_one_node.csv, network/custom_allreduce.csv and nccl_measured.json of the data's directory
 (--data, or OPENSHELF_DATA, or beside the repository); machines, versions and rank counts are those that are there.
@@ -12,8 +13,9 @@ Used by twin.py; by itself it prints every row, and whether it was fitted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -22,23 +24,22 @@ import numpy as np
 from kit.data import DATA
 from kit.machines import fabric_of, public, wanted
 from kit.side_by_side import Report, Row, arguments
+from openshelf.errors import BadInput
 from openshelf.fabric import (
-    PARTS,
     Calibration,
     Law,
-    Regime,
     Series,
     Wanted,
     bounded,
     fit,
     read_measured,
-    typical,
     work,
 )
 from openshelf.twin import Twin
 
 FEW = 4
 SMALL, LARGE = 1 << 10, 64 << 20
+ANY = "any collective"
 BARS = {"1 KiB to 64 MiB": 12.0, "above 64 MiB": 7.0}
 
 
@@ -95,7 +96,7 @@ def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[
         twin = twins[series.ranks]
         asked = work("ring", series.collective, series.ranks) or work("exchange", series.collective, series.ranks)
         assert asked
-        start_s, step_s, byte_s = lines.get(series.collective, (0.0, 0.0, 0.0))
+        start_s, step_s, byte_s = lines.get(series.collective, lines[ANY])
         for nbytes, seconds in series.points:
             time_s = twin.collective(series.collective, nbytes, algorithm="library").seconds
             line_s = start_s + asked.steps * step_s + asked.moved * nbytes * byte_s
@@ -103,14 +104,34 @@ def said(measured: Sequence[Series], found: Calibration, lines: dict[str, tuple[
     return made
 
 
+def predicted(out: Sequence[Series], used: Sequence[Series], told: Wanted, shown: Sequence[Series] = ()) -> list[Said]:
+    """Rows of some series by the law of others, after those `shown` beside them; those it cannot tell are said."""
+    try:
+        found = fit(used, told)[0]
+    except BadInput as error:
+        print(f"left out: {', '.join(each.name for each in out)}: {error}")
+        return []
+    return said([*shown, *able(out, found)], found, straight(used))
+
+
+def able(out: Sequence[Series], found: Calibration) -> list[Series]:
+    """Series that a law can tell of; the others are said, and left out."""
+    known = [regime for regime in found.law.regimes if regime.name not in found.law.unused]
+    made = [each for each in out if any(work(regime.shape, each.collective, each.ranks) for regime in known)]
+    for each in out:
+        if each not in made:
+            print(f"left out: {each.name}, of which the rows of {found.name} say nothing")
+    return made
+
+
 def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]]:
-    """A start, seconds a step and a byte moved for each collective, by least squares of relative errors."""
+    """A start, seconds a step and a byte moved for each collective, and for ANY, by squares of relative errors."""
     made: dict[str, tuple[float, float, float]] = {}
-    for kind in dict.fromkeys(each.collective for each in measured):
+    for kind in dict.fromkeys([*(each.collective for each in measured), ANY]):
         rows = []
         for each in measured:
-            asked = work("ring", kind, each.ranks) or work("exchange", kind, each.ranks)
-            if each.collective == kind and asked:
+            asked = work("ring", each.collective, each.ranks) or work("exchange", each.collective, each.ranks)
+            if kind in (each.collective, ANY) and asked:
                 rows += [(1 / s, asked.steps / s, asked.moved * nbytes / s) for nbytes, s in each.points]
         start_s, step_s, byte_s = bounded(np.array(rows), np.ones(len(rows)), np.zeros(3)).tolist()
         made[kind] = (start_s, step_s, byte_s)
@@ -120,83 +141,93 @@ def straight(measured: Sequence[Series]) -> dict[str, tuple[float, float, float]
 def from_few_ranks(measured: Sequence[Series]) -> list[Said]:
     """Rows of more than 4 ranks, from those of up to 4 of the same machine and library."""
     made = []
-    for (machine, _), own in machines(measured).items():
+    for (machine, library), own in machines(measured).items():
         few = [each for each in own if each.ranks <= FEW]
-        more = [each for each in own if each.ranks > FEW and each.collective in {one.collective for one in few}]
+        more = [each for each in own if each.ranks > FEW]
         if few and more:
-            made += said([*few, *more], fit(few, wanted(machine))[0], straight(few))
+            made += predicted(more, few, wanted(machine), few)
+        elif more:
+            print(f"left out: {machine} {library}, of which there are no rows of up to {FEW} ranks")
     return made
 
 
 def each_count_left_out(measured: Sequence[Series]) -> list[Said]:
     """Rows of each rank count, from those of the other counts."""
     made = []
-    for (machine, _), own in machines(measured).items():
+    for (machine, library), own in machines(measured).items():
         counts = sorted({each.ranks for each in own})
-        for ranks in counts if len(counts) > 1 else ():
+        if len(counts) < 2:
+            print(f"not left out by rank count: {machine} {library}, of which there is one, {counts[0]}")
+            continue
+        for ranks in counts:
             rest = [each for each in own if each.ranks != ranks]
-            out = [each for each in own if each.ranks == ranks]
-            made += said(out, fit(rest, wanted(machine))[0], straight(rest))
+            made += predicted([each for each in own if each.ranks == ranks], rest, wanted(machine))
     return made
 
 
-def each_machine_left_out(measured: Sequence[Series]) -> list[Said]:
-    """Rows of each machine, from the constants of the others and the link's public rate; those unknown are left out."""
-    every = {key: (fit(own, wanted(key[0]))[0], own) for key, own in machines(measured).items() if public(key[0])}
+def each_machine_left_out(measured: Sequence[Series], kind: bool = False) -> list[Said]:
+    """Rows of each machine, by the law of the machines that are nearest to it; those unknown are said, and left out.
+
+    With `kind`, machines with the same public figures are left out too: an H100 says nothing of an H200 then.
+    """
+    rows_of = machines(measured)
+    for name in sorted({machine for machine, _ in rows_of if not (kind or public(machine))}):
+        print(f"no public figures of {name}: it is not predicted from other machines, nor they from it")
+    every = {key: own for key, own in rows_of.items() if public(key[0])}
     made = []
-    for (machine, library), (found, own) in every.items():
-        kin = [each for (name, _), (each, _) in every.items() if name != machine and _kernels(each) == _kernels(found)]
-        same = [each for each in kin if each.library == library]  # as the straight line has it
-        others = same if len(same) > 1 else kin
-        if others:
-            law = as_others(others, wanted(machine), _kernels(found))
-            series = [each for key, (_, all_of) in every.items() if key[0] != machine for each in all_of]
-            unseen = Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, found.link_bytes_per_s, ())
-            made += said(own, unseen, straight([each for each in series if each.library == library] or series))
+    for (machine, library), own in every.items():
+        told = public(machine)
+        others = {
+            key: rows for key, rows in every.items() if key[0] != machine and not (kind and public(key[0]) == told)
+        }
+        if not others:
+            print(f"left out: {machine} {library}, beside which there is no other machine")
+        else:
+            try:
+                law = of_nearest(machine, library, others)
+            except BadInput as error:
+                print(f"left out: {machine} {library}, of which the nearest machine says nothing: {error}")
+                continue
+            series = [each for rows in others.values() for each in rows]
+            line = straight([each for each in series if each.library == library] or series)
+            link = wanted(machine).link_bytes_per_s or 0.0
+            found = Calibration(machine, library, "within", law, (), (), 0, "", 0.0, 0, 0, link, ())
+            made += said(able(own, found), found, line)
     return made
-
-
-def _kernels(found: Calibration) -> bool:
-    return bool(found.library) and not found.library.startswith("nccl")
 
 
 OF_PROCESSORS = ("LL", "LL to peers")
 """Regimes whose rate is that of the processors, which look at a flag with every word, whatever the link."""
 
 
-def as_others(others: Sequence[Calibration], told: Wanted, kernels: bool) -> Law:
-    """The median of other machines' constants, of those that their rows determine, if any do.
+def of_nearest(machine: str, library: str, others: dict[tuple[str, str], list[Series]]) -> Law:
+    """The law of the nearest machines' rows, all rates of the wires as shares of the link.
 
-    Rates are shares of the link; but what a rank's processors do, and where they look at every word, is as it is.
+    Of regimes that those rows do not show nothing is said.
     """
+    far = {key: distance((machine, library), key) for key in others}
+    near = [key for key in others if far[key] <= min(far.values()) + 1e-9]
+    told, known = wanted(machine), wanted(near[0][0])
     assert told.link_bytes_per_s
-    regimes, unused = [], []
-    for start in typical(told.link_bytes_per_s, told.reduces, kernels):
-        seen = [
-            (regime, each)
-            for each in others
-            for regime in each.law.regimes
-            if regime.name == start.name and regime.name not in each.law.unused and not each.law.sharing
-        ]
-        if not seen:
-            unused.append(start.name)
-            regimes.append(start)
-            continue
-        middle = []
-        for part in PARTS:
-            share = part == "s_per_byte" and start.name not in OF_PROCESSORS
-            found = [
-                (getattr(regime, part) * (each.link_bytes_per_s / told.link_bytes_per_s if share else 1.0), each)
-                for regime, each in seen
-            ]
-            sure = [value for value, each in found if _determined(each, start.name, part)]
-            middle.append(float(np.median(sure or [value for value, _ in found])))
-        regimes.append(start.of(np.array(middle)))
-    return Law(tuple[Regime, ...](regimes), 0.0, tuple(unused))
+    assert known.link_bytes_per_s
+    share = known.link_bytes_per_s / told.link_bytes_per_s
+    rows = [replace(each, machine="nearest", library="nccl") for key in near for each in others[key]]
+    law = fit(rows, replace(told, link_bytes_per_s=known.link_bytes_per_s))[0].law
+    regimes = tuple(
+        each if each.name in OF_PROCESSORS else replace(each, s_per_byte=each.s_per_byte * share)
+        for each in law.regimes
+    )
+    return replace(law, regimes=regimes, sharing=law.sharing if told.on_a_bus else 0.0)
 
 
-def _determined(found: Calibration, regime: str, part: str) -> bool:
-    return all(each.determined for each in found.constants if (each.regime, each.part) == (regime, part))
+def distance(one: tuple[str, str], other: tuple[str, str]) -> float:
+    """How unlike two machines and libraries are: in doublings of the link's rate; a switch that adds up, a bus instead
+    of a switch count as one, another version of the library as half of one."""
+    here, there = public(one[0]), public(other[0])
+    assert here
+    assert there
+    links = abs(math.log2(here.link_bytes_per_s / there.link_bytes_per_s))
+    return links + (here.reduces != there.reduces) + (here.on_a_bus != there.on_a_bus) + 0.5 * (one[1] != other[1])
 
 
 def of_sizes(rows: Iterable[Said]) -> dict[str, list[Said]]:
@@ -241,7 +272,9 @@ def old_rows(data: Path) -> list[Said]:
     made = []
     for (machine, _), own in machines(measured).items():
         two = [each for each in own if each.ranks == 2]
-        made += said(own, fit(two, wanted(machine))[0], straight(two))
+        if two:
+            more = [each for each in own if each not in two]
+            made += predicted(more, two, wanted(machine), two)
     return made
 
 
@@ -266,9 +299,15 @@ def main() -> None:
     out = each_count_left_out(nccl)
     summed(report, "twin.ranks_out", out, bars=False)
     unseen = each_machine_left_out(nccl)
+    unlike = [] if args.quick else each_machine_left_out(nccl, kind=True)
     summed(report, "twin.machine_out", unseen, bars=False)
+    summed(report, "twin.kind_out", unlike, bars=False)
     if not args.quick:
-        for title, some in (("each rank count left out", out), ("each machine left out", unseen)):
+        for title, some in (
+            ("each rank count left out", out),
+            ("each machine left out", unseen),
+            ("each kind of machine left out", unlike),
+        ):
             print(f"\n{title}:")
             for row in some:
                 print(row.text)

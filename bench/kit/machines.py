@@ -27,24 +27,31 @@ class Public:
     reduces: bool
     card_bytes_per_s: float
     """Of the network card that each accelerator has."""
+    on_a_bus: bool = False
+    """Whether accelerators meet on PCIe alone."""
 
 
 _KNOWN = {
-    "a100_pcie": Public(32e9, False, 25e9),
+    "v100": Public(150e9, False, 12.5e9),
+    "a10": Public(32e9, False, 25e9, on_a_bus=True),
+    "a40": Public(32e9, False, 25e9, on_a_bus=True),
+    "a800": Public(200e9, False, 25e9),
+    "a100_pcie": Public(32e9, False, 25e9, on_a_bus=True),
     "a100": Public(300e9, False, 25e9),
-    "a30": Public(32e9, False, 25e9),
-    "l40": Public(32e9, False, 25e9),
-    "l4": Public(32e9, False, 25e9),
-    "h100_pcie": Public(64e9, False, 50e9),
+    "a30": Public(32e9, False, 25e9, on_a_bus=True),
+    "l40": Public(32e9, False, 25e9, on_a_bus=True),
+    "l4": Public(32e9, False, 25e9, on_a_bus=True),
+    "h100_pcie": Public(64e9, False, 50e9, on_a_bus=True),
     "h100": Public(450e9, True, 50e9),
     "h200": Public(450e9, True, 50e9),
+    "h800": Public(200e9, True, 50e9),
     "h20": Public(450e9, True, 50e9),
     "gh200": Public(450e9, True, 50e9),
     "b200": Public(900e9, True, 50e9),
     "b300": Public(900e9, True, 100e9),
     "gb200": Public(900e9, True, 50e9),
     "gb300": Public(900e9, True, 100e9),
-    "rtx_pro_6000": Public(64e9, False, 50e9),
+    "rtx_pro_6000": Public(64e9, False, 50e9, on_a_bus=True),
     "mi300": Public(448e9, False, 50e9),
 }
 
@@ -59,7 +66,7 @@ def public(machine: str) -> Public | None:
 def wanted(machine: str) -> Wanted:
     """What a fit of this machine is told beforehand."""
     known = public(machine)
-    return Wanted(known.link_bytes_per_s, known.reduces) if known else Wanted()
+    return Wanted(known.link_bytes_per_s, known.reduces, on_a_bus=known.on_a_bus) if known else Wanted()
 
 
 def fabric_of(

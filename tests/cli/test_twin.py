@@ -58,3 +58,19 @@ def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "has 2 to 72" in capsys.readouterr().err
     assert main(["twin", "run", "gb200-nvl72", "--csv", "x.csv"]) == 1
     assert "--et" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--detect", "1"], "name one with --fail"),
+        (["--groups", "x.json"], "--groups is of tasks"),
+        (["--flops", "1e12"], "--flops is of tasks"),
+        (["--et", "x.et", "--salt", "3"], "--salt is of a collective"),
+        (["--et", "x.et", "--fail", "0>8:0@0.1"], "--fail is of a collective"),
+        (["--ranks", "4", "--size", "1KiB", "--fail", "0>1:0@0.5-0.1"], "is not after the failure"),
+    ],
+)
+def test_an_option_without_effect_is_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["twin", "run", "gb200-nvl72", *given]) == 1
+    assert said in capsys.readouterr().err

@@ -13,6 +13,7 @@ from openshelf.fabric import (
     Law,
     Regime,
     Series,
+    TokenRow,
     Wanted,
     compare,
     fit,
@@ -21,8 +22,10 @@ from openshelf.fabric import (
     read_measured,
     read_tokens,
     report,
+    report_tokens,
 )
 from openshelf.fabric.calibration.fitting import rows_hash
+from openshelf.fabric.laws.tokens import Phase
 
 LINK = 100e9
 SIZES = [1 << n for n in range(10, 30, 2)]
@@ -83,6 +86,11 @@ def test_ranks_behind_one_bus_get_a_share_each() -> None:
     assert found.law.sharing == 1.0
     assert found.seconds("all_reduce", 8, 1 << 28) == pytest.approx(shared.seconds("all_reduce", 8, 1 << 28), rel=0.05)
     assert fit(every(2, 4), Wanted(LINK))[0].law.sharing == 0.0
+    four = every(4, law=shared)
+    assert fit(four, Wanted(LINK))[0].law.sharing == 0.0
+    alone = fit(four, Wanted(LINK, on_a_bus=True))[0]
+    assert alone.seconds("all_reduce", 8, 1 << 28) == pytest.approx(shared.seconds("all_reduce", 8, 1 << 28), rel=0.1)
+    assert "one rank count does not say" in " ".join(alone.notes)
 
 
 def test_rows_that_are_held_back_are_not_looked_at() -> None:
@@ -200,3 +208,63 @@ def test_what_was_fitted_can_be_included(tmp_path: Path) -> None:
     (tmp_path / "box.yaml").write_text("name: box\ninclude: [laptop, bad.yaml]\n")
     with pytest.raises(BadInput, match="no such name 'other' among wires"):
         Fabric.load(tmp_path / "box.yaml")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("m,1,all_reduce,0,1024,5", "expected 2 ranks or more"),
+        ("m,1,all_reduce,1,1024,5", "expected 2 ranks or more"),
+        ("m,1,all_reduce,2,1024", "no row of measured collectives"),
+        ("m,1,all_reduce,2,1024,nan", "expected numbers above 0"),
+        ("m,1,reduce,2,1024,5\nm,1,reduce,2,2048,6", "no regime does these"),
+        ("m,1,all_reduce,2,1024,5", "a law needs more"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(tmp_path: Path, rows: str, said: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"system,nccl,op,gpus,bytes,us\n{rows}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=said):
+        fit(read_measured(path))
+
+
+def test_what_no_regime_does_is_left_out_and_named() -> None:
+    series = [*every(2, 4), replace(measured("all_reduce", 2), collective="reduce")]
+    assert fit(series, Wanted(LINK))[0].law == fit(series[:-1], Wanted(LINK))[0].law
+    found = report(series, Wanted(LINK))
+    assert found["not_compared"] == ["m reduce of 2 by nccl 1, 2 a node"]
+    assert any("reduce of 2" in note for note in found["calibrations"][0]["notes"])
+
+
+def test_a_count_that_the_other_rows_do_not_tell_is_named() -> None:
+    series = [measured("all_reduce", 8), replace(measured("all_reduce", 2), points=((1024, 9e-6),))]
+    assert [(each["ranks"], each["median_error"] is None) for each in report(series)["left_out"]] == [
+        (2, False),
+        (8, True),
+    ]
+
+
+def test_a_links_rate_is_a_number_above_0() -> None:
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(BadInput, match="expected a number above 0"):
+            Wanted(rate)
+
+
+def test_exchanges_are_left_out_by_their_units_too() -> None:
+    def rows(*counts: int) -> list[TokenRow]:
+        made = [
+            TokenRow("m", "OneSided", "dispatch", "", 4, tokens, 64, 2, 8, 2, "units", 1.0) for tokens in (1, 8, 64)
+        ]
+        law = Phase(1e-5, 1e-6, 1e-7, 1e-11)
+        every = [replace(row, units=units) for row in made for units in counts]
+        return [replace(row, seconds=law.seconds(row.load)) for row in every]
+
+    _, lines = report_tokens(rows(2, 4, 8), 1e11, hold={8})
+    assert [(each["ranks"], each["held_back"]) for each in lines[0]["left_out"]] == [(2, False), (4, False), (8, True)]
+    assert max(each["median_error"] for each in lines[0]["left_out"]) < 0.2
+    _, one = report_tokens(rows(4), 1e11)
+    assert [each["median_error"] for each in one[0]["left_out"]] == [None]
+    with pytest.raises(BadInput, match="none came"):
+        report_tokens(rows(4), 1e11, hold={4})
+    with pytest.raises(BadInput, match="needs rows of 2 nodes"):
+        report_tokens([replace(rows(4)[0], units=1)], 1e11, nodes=True)

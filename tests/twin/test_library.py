@@ -115,3 +115,29 @@ def test_an_incomplete_domain_has_only_the_rails_of_its_ranks() -> None:
     for count in (9, 12, 16):
         made = Twin(fabric).collective("all_reduce", size, algorithm="library", ranks=range(count))
         assert made.seconds >= size / 50e9 / (count - 8)
+
+
+@pytest.mark.parametrize(
+    ("preset", "wire", "kind"),
+    [
+        ("gb200-nvl72", "nvlink", "reduce_scatter"),
+        ("dgx-h100-ib", "nvlink", "all_reduce"),
+        ("scalepool", "nvlink", "all_gather"),
+        ("dgx-a100-ib", "rail", "all_to_all"),
+    ],
+)
+def test_wires_beyond_what_ports_carry_are_never_slower(preset: str, wire: str, kind: str) -> None:
+    """A library's rate is a share of what a link carries, not of what its wire could."""
+    fabric = Fabric.load(preset)
+    wider = replace(
+        fabric,
+        wires=tuple(
+            replace(each, bandwidth_bytes_per_s=replace(each.bandwidth_bytes_per_s, value=2 * each.total_bytes_per_s))
+            if each.name == wire
+            else each
+            for each in fabric.wires
+        ),
+    )
+    for nbytes in (1 << 16, 1 << 24):
+        before, after = (Twin(made).collective(kind, nbytes, ranks=range(16)) for made in (fabric, wider))
+        assert after.seconds <= before.seconds * (1 + 1e-9)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from openshelf.fabric.calibration.fitting import Calibration, Wanted, compare, fit, ledger, left_out, report
     from openshelf.fabric.calibration.nccl import read_measured
     from openshelf.fabric.calibration.series import Series, TokenRow
-    from openshelf.fabric.calibration.tokens import TokenCalibration, fit_tokens
+    from openshelf.fabric.calibration.tokens import TokenCalibration, fit_tokens, report_tokens
     from openshelf.fabric.calibration.write import fitted
     from openshelf.fabric.compare_wires import SIZES, USUAL, Priced, Wires, same_wires
     from openshelf.fabric.derive import Derived, derived
@@ -54,7 +54,7 @@ _LATER = {
     "calibration.fitting": ("Calibration", "Wanted", "compare", "fit", "left_out", "ledger", "report"),
     "calibration.nccl": ("read_measured",),
     "calibration.series": ("Series", "TokenRow"),
-    "calibration.tokens": ("TokenCalibration", "fit_tokens"),
+    "calibration.tokens": ("TokenCalibration", "fit_tokens", "report_tokens"),
     "calibration.write": ("fitted",),
     "compare_wires": ("SIZES", "USUAL", "Priced", "Wires", "same_wires"),
     "summaries": ("differences", "summary", "used_figures"),
@@ -138,6 +138,7 @@ __all__ = [
     "read_measured",
     "read_tokens",
     "report",
+    "report_tokens",
     "same_wires",
     "semantics",
     "summary",

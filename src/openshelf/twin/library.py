@@ -111,7 +111,6 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
     crowd = (ranks / 2) ** library.sharing
     if regime.shape == "in_switch":
         crowd *= 1 + 1 / ranks
-    totals = {each.name: each.total_bytes_per_s for each in fabric.wires}
 
     def costs(size: int, source: int, target: int) -> Semantics:
         base = fabric.semantics(size, source, target)
@@ -119,7 +118,8 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
         crossing = regime.on(wires)
         if crossing is None:
             return base
-        path_s = float(fabric.network.latency_s[fabric.network.path(source, target)].sum())
+        path = fabric.network.path(source, target)
+        path_s = float(fabric.network.latency_s[path].sum())
         step_s = 0.0 if peers_s else max(each.step_s.value for each in regime.crossings if each.wire in wires)
         rate = crossing.bandwidth_bytes_per_s.value / crowd
         known = all(any(each.wire == wire for each in regime.crossings) for wire in wires)
@@ -127,8 +127,12 @@ def _spoken(fabric: Fabric, library: Library, regime: LibraryRegime, kind: str, 
         said = replace(base, name=regime.name, overhead_s=start_s)
         if known:
             said = replace(said, fragment_s=0.0, fragment_bytes=0, copies=0.0)
-        if regime.shape != "peers" and totals[crossing.wire] <= min(totals[wire] for wire in wires):
-            share = min(1.0 if known else base.efficiency, rate / totals[crossing.wire])
+        # What links can carry, which is less than their wires could where a switch's port is the narrower.
+        widths = fabric.network.capacity_bytes_per_s[path]
+        kinds = [fabric.network.links.get(fabric.network.resource_role(each)) for each in path.tolist()]
+        own = min(widths[i] for i, kind in enumerate(kinds) if kind and kind.name == crossing.wire)
+        if regime.shape != "peers" and own <= widths.min():
+            share = min(1.0 if known else base.efficiency, rate / own)
             return replace(said, efficiency=share, rate_cap_bytes_per_s=np.inf if known else base.rate_cap_bytes_per_s)
         return replace(said, rate_cap_bytes_per_s=min(base.rate_cap_bytes_per_s, rate / base.efficiency))
 

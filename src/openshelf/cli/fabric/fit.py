@@ -39,6 +39,7 @@ def add_fit(parts: Any) -> argparse.ArgumentParser:
     parser.add_argument("--collective", help="of text files that do not name it, such as all_reduce")
     parser.add_argument("--fabric", metavar="NAME", help="whose wires are meant: their public rates bound the fit")
     parser.add_argument("--link", type=float, metavar="BYTES_PER_S", help="a link's public rate, without --fabric")
+    parser.add_argument("--bus", action="store_true", help="accelerators share a bus, such as PCIe, and no switch")
     parser.add_argument("--hold", type=int, nargs="+", default=[], metavar="RANKS", help="rank counts only predicted")
     parser.add_argument(
         "--output", type=output_file, metavar="PATH", help="write the library as YAML that a fabric can include"
@@ -58,15 +59,16 @@ def run_fit(args: argparse.Namespace) -> int:
     if not measured and not tokens:
         raise BadInput(f"no rows of machine {args.machine!r} and library {args.library!r} in {', '.join(args.files)}")
     fabric = Fabric.load(args.fabric) if args.fabric else None
-    wanted, wires = _known(fabric, args.link)
+    wanted, wires = _known(fabric, args.link, args.bus)
     found: dict[str, Any] = {"calibrations": [], "rows": [], "left_out": [], "not_compared": []}
     calibrations: list[Calibration] = []
     if measured:
         found = report(measured, wanted, args.hold)
         calibrations = fit(measured, wanted, args.hold)
-    phases = _phases(tokens, wanted, args.hold)
+    phases, lines = _phases(tokens, wanted, args.hold)
     found["phases"] = [{**vars(each), "phase": vars(each.phase)} for each in phases]
-    found["ledger"] = ledger(calibrations, found["left_out"])
+    found["ledger"] = ledger(calibrations, found["left_out"]) + lines
+    found["left_out"] += [{"calibration": line["calibration"], **each} for line in lines for each in line["left_out"]]
     if args.output:
         Path(args.output).write_text(fitted(calibrations, phases, wires).yaml(), encoding="utf-8")
     if args.output or args.ledger:
@@ -98,13 +100,13 @@ def _read(args: argparse.Namespace) -> tuple[list[Series], list[TokenRow]]:
     return measured, [row for row in tokens if not args.machine or row.machine == args.machine]
 
 
-def _known(fabric: Fabric | None, link: float | None) -> tuple[Wanted, dict[str, str]]:
+def _known(fabric: Fabric | None, link: float | None, bus: bool) -> tuple[Wanted, dict[str, str]]:
     """What is known beforehand, and the wires that are meant by `within` and `between`."""
     from openshelf.fabric import Wanted
     from openshelf.twin import domain, reduces_inside
 
     if fabric is None:
-        return Wanted(link), {}
+        return Wanted(link, on_a_bus=bus), {}
     found = domain(fabric)
     rates = {each.name: each.total_bytes_per_s for each in fabric.wires}
     inner = min(found.inside, key=lambda wire: rates[wire])
@@ -112,17 +114,22 @@ def _known(fabric: Fabric | None, link: float | None) -> tuple[Wanted, dict[str,
     outer = [wire for wire in found.beyond if wire not in found.inside]
     if outer:
         wires["between"] = min(outer, key=lambda wire: rates[wire])
-    return Wanted(rates[inner], reduces_inside(fabric)), wires
+    return Wanted(rates[inner], reduces_inside(fabric), on_a_bus=bus), wires
 
 
-def _phases(tokens: list[TokenRow], wanted: Wanted, hold: list[int]) -> list[TokenCalibration]:
-    from openshelf.fabric import fit_tokens
+def _phases(
+    tokens: list[TokenRow], wanted: Wanted, hold: list[int]
+) -> tuple[list[TokenCalibration], list[dict[str, Any]]]:
+    from openshelf.fabric import report_tokens
 
-    used = [row for row in tokens if row.units not in hold]
-    nodes = [row for row in used if row.over_nodes]
-    ranks = [row for row in used if not row.over_nodes]
-    link = wanted.link_bytes_per_s or 900e9
-    return (fit_tokens(ranks, link) if ranks else []) + (fit_tokens(nodes, 50e9, nodes=True) if nodes else [])
+    phases: list[TokenCalibration] = []
+    lines: list[dict[str, Any]] = []
+    for nodes, link in ((False, wanted.link_bytes_per_s or 900e9), (True, 50e9)):
+        rows = [row for row in tokens if row.over_nodes == nodes]
+        if rows:
+            found, ledger = report_tokens(rows, link, nodes, hold)
+            phases, lines = phases + found, lines + ledger
+    return phases, lines
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -179,8 +186,12 @@ def _lines(found: dict[str, Any]) -> list[str]:
         )
         made += [f"note: {note}" for note in each["notes"]]
     for each in found["left_out"]:
+        if each["median_error"] is None:
+            made.append(f"{each['calibration']}: {each['ranks']}, left out: the other rows do not say")
+            continue
         text = f"median absolute error {each['median_error']:.1%}, {each['rows']} rows"
-        made.append(f"{each['calibration']}: {each['ranks']} ranks, left out and predicted from the others: {text}")
+        how = "held back" if each.get("held_back") else "left out"
+        made.append(f"{each['calibration']}: {each['ranks']} ranks, {how} and predicted from the others: {text}")
     made += [f"not compared: {name}" for name in found["not_compared"]]
     held = [abs(row["error"]) for row in found["rows"] if row["use"] == "predicted"]
     if held:

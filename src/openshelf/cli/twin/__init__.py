@@ -93,9 +93,11 @@ def add(commands: Any) -> None:
 
 def run_one(args: argparse.Namespace) -> int:
     if args.et:
+        _refuse(args, _OF_COLLECTIVES, "is of a collective, and a trace says its own")
         return _run_trace(args)
-    if args.trace or args.csv:
-        raise BadInput("--trace and --csv are of tasks: give a trace to run with --et")
+    _refuse(args, _OF_TRACES, "is of tasks: give a trace to run with --et")
+    if args.detect is not None and not args.fail:
+        raise BadInput("--detect is when routers know of a dead link: name one with --fail")
     twin = _twin(args.fabric, args.access)
     if args.fail:
         return _run_failing(twin, args)
@@ -107,6 +109,20 @@ def run_one(args: argparse.Namespace) -> int:
 
     print_collectives(args.fabric, made)
     return 0
+
+
+_OF_TRACES: dict[str, Any] = {"trace": None, "csv": None, "groups": None, "flops": 0.0, "memory_bandwidth": 0.0}
+_OF_COLLECTIVES: dict[str, Any] = {
+    "fail": [], "detect": None, "collective": "all_reduce", "size": "64MiB", "ranks": None, "chunks": 0,
+    "dimension": None, "salt": 0,
+}  # fmt: skip
+
+
+def _refuse(args: argparse.Namespace, defaults: dict[str, Any], why: str) -> None:
+    """Raises for an option that would have no effect."""
+    for name, default in defaults.items():
+        if getattr(args, name) != default:
+            raise BadInput(f"--{name.replace('_', '-')} {why}")
 
 
 def _run_failing(healthy: Twin, args: argparse.Namespace) -> int:
@@ -147,6 +163,8 @@ def _failures(twin: Twin, text: str) -> list[Change]:
             found.append(Change(float(end), resource, float(twin.network.capacity_bytes_per_s[resource])))
     except ValueError as error:
         raise BadInput(f"--fail {text!r}: expected LINK@SECONDS or LINK@SECONDS-SECONDS, plain decimals") from error
+    if len(found) > 1 and not found[0].time_s < found[1].time_s:
+        raise BadInput(f"--fail {text!r}: the repair at {end} s is not after the failure at {begin} s")
     return found
 
 

@@ -57,7 +57,7 @@ def series_of(text: str, file: str) -> list[Series]:
         try:
             key, nbytes = _key(row)
             found[key].append((nbytes, float(row["us"]) * 1e-6))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadInput(f"{file}, line {line}: no row of measured collectives: {error}") from None
     return [
         Series(machine, kind, ranks, per_node, tuple(sorted(points)), library)
@@ -90,10 +90,20 @@ def read_tokens(path: str | Path) -> list[TokenRow]:
     made: list[TokenRow] = []
     for line, row in _rows(text):
         try:
-            made += _of_domain(row) if "moe_dtype" in row else _of_nodes(row)
-        except (KeyError, ValueError) as error:
+            made += [_possible(each) for each in (_of_domain(row) if "moe_dtype" in row else _of_nodes(row))]
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadInput(f"{file}, line {line}: no row of a measured MoE exchange: {error}") from None
     return made
+
+
+def _possible(row: TokenRow) -> TokenRow:
+    if not (row.tokens > 0 and row.units > 0 and row.hidden > 0 and 0 < row.topk <= row.experts):
+        raise ValueError(
+            f"{row.tokens} tokens of {row.hidden} values to {row.topk} of {row.experts} experts over {row.units} units"
+        )
+    if not 0 < row.seconds < float("inf"):
+        raise ValueError(f"it took {row.seconds} s; expected a number above 0")
+    return row
 
 
 def _of_domain(row: Mapping[str, str]) -> list[TokenRow]:

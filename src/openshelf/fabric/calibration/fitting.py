@@ -22,16 +22,26 @@ from openshelf.fabric.laws.fit import Constant, Measured, fit_law
 from openshelf.fabric.laws.regimes import Law, Regime, typical
 from openshelf.fabric.laws.shapes import work
 
+_LEAST = 2  # rows of a calibration
 _SHARE = 0.75  # of a link that a library reaches, where nobody says how fast the link is
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is known of the machine beforehand: its link's public rate, whether its switch adds up, another start."""
+    """What is known of the machine beforehand: its link's public rate, whether its switch adds up, another start.
+
+    `on_a_bus` says that its accelerators share a bus, such as PCIe, and have no switch that does not block.
+    """
 
     link_bytes_per_s: float | None = None
     reduces: bool = False
     start: tuple[Regime, ...] = ()
+    on_a_bus: bool = False
+
+    def __post_init__(self) -> None:
+        link = self.link_bytes_per_s
+        if link is not None and not 0 < link < float("inf"):
+            raise BadInput(f"a link's rate is {link} bytes/s; expected a number above 0, such as 450e9")
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,10 @@ def compare(measured: Sequence[Series], calibrations: Sequence[Calibration]) -> 
 
 
 def left_out(measured: Sequence[Series], wanted: Wanted | None = None) -> list[dict[str, Any]]:
-    """The error on rows that were not fitted: each rank count of each calibration in turn, from the other counts."""
+    """The error on rows that were not fitted: each rank count of each calibration in turn, from the other counts.
+
+    `median_error` is None where the other counts say nothing of these rows.
+    """
     made = []
     for whole in fit(measured, wanted):
         own = [
@@ -142,10 +155,11 @@ def left_out(measured: Sequence[Series], wanted: Wanted | None = None) -> list[d
             if (each.machine, each.library, each.where) == (whole.machine, whole.library, whole.where)
         ]
         for ranks in whole.ranks if len(whole.ranks) > 1 else ():
-            rows = [row for row in compare(own, fit(own, wanted, {ranks})) if row.use == "predicted"]
-            if rows:
-                off = median(abs(row.error) for row in rows)
-                made.append({"calibration": whole.name, "ranks": ranks, "rows": len(rows), "median_error": off})
+            others = sum(len(each.points) for each in _lawful(own) if each.ranks != ranks)
+            found = fit(own, wanted, {ranks}) if others >= _LEAST else []
+            off = [abs(row.error) for row in compare(own, found) if row.use == "predicted"]
+            error = median(off) if off else None
+            made.append({"calibration": whole.name, "ranks": ranks, "rows": len(off), "median_error": error})
     return made
 
 
@@ -179,17 +193,23 @@ def ledger(found: Sequence[Calibration], left: Sequence[dict[str, Any]]) -> list
     ]
 
 
-def _calibrate(machine: str, library: str, where: str, used: Sequence[Series], wanted: Wanted) -> Calibration:
+def _lawful(measured: Sequence[Series]) -> list[Series]:
+    """Series of collectives that some regime can do."""
+    return [each for each in measured if work("ring", each.collective, 2) or work("exchange", each.collective, 2)]
+
+
+def _calibrate(machine: str, library: str, where: str, every: Sequence[Series], wanted: Wanted) -> Calibration:
+    used = _lawful(every)
     rows = [
         Measured(each.collective, each.ranks, nbytes, seconds, each.channels)
         for each in used
         for nbytes, seconds in each.points
     ]
-    if len(rows) < 2:
-        raise BadInput(
-            f"{len(rows)} row of {used[0].name}; a law needs more: measure other sizes (nccl-tests: -b 1K -e 1G)"
-        )
-    notes = [
+    if len(rows) < _LEAST:
+        known = "a law needs more: measure other sizes (nccl-tests: -b 1K -e 1G)" if used else "no regime does these"
+        raise BadInput(f"{len(rows)} rows of {', '.join(each.name for each in used or every)}; {known}")
+    notes = [f"{each.name}: no regime does it, and it is left out" for each in every if each not in used]
+    notes += [
         f"{each.name}: faster than a smaller size at {', '.join(str(nbytes) for nbytes in each.falls)} bytes"
         for each in used
         if each.falls
@@ -201,8 +221,12 @@ def _calibrate(machine: str, library: str, where: str, used: Sequence[Series], w
     else:
         least = 1 / link
     kernels = not library.startswith("nccl") and bool(library)
-    found = fit_law(rows, wanted.start or typical(link, wanted.reduces and where == "within", kernels), least)
-    if found.law.sharing:
+    start = wanted.start or typical(link, wanted.reduces and where == "within", kernels)
+    found = fit_law(rows, start, least, wanted.on_a_bus and where == "within")
+    if len({row.ranks for row in rows}) < 2:
+        grows = "with their number, as on a bus" if found.law.sharing else "not at all, as behind a switch"
+        notes.append(f"one rank count does not say how a byte's time grows with ranks: {grows}")
+    elif found.law.sharing:
         notes.append(f"bytes take longer with more ranks (power {found.law.sharing:g} of half their number)")
     for name in found.law.unused:
         notes.append(f"no row says anything of {name}: it is not counted on")

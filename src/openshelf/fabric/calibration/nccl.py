@@ -93,6 +93,8 @@ def checked(series: Series, file: str) -> Series:
     """The series, if it has rows and they are numbers above 0."""
     if not series.points:
         raise BadInput(f"{file}: no rows of measurements in {series.name}")
+    if series.ranks < 2 or series.per_node < 1:
+        raise BadInput(f"{file}: {series.name}: expected 2 ranks or more, and 1 or more on a node")
     for nbytes, seconds in series.points:
         if nbytes < 1 or not 0 < seconds < float("inf"):
             raise BadInput(f"{file}: {series.name}: {nbytes} bytes in {seconds} s; expected numbers above 0")

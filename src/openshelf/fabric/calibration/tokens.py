@@ -9,9 +9,10 @@ rate: it is fitted once, on the phase that is bound by it most, and then held.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from openshelf.errors import BadInput
 from openshelf.fabric.calibration.series import TokenRow
@@ -61,7 +62,44 @@ def fit_tokens(rows: Sequence[TokenRow], link_bytes_per_s: float, nodes: bool = 
             several = _fit(far[machine, name], held, hold_rate=True)
             one = [row for row in own if row.units == 1]
             made.append(_made(machine, own, _with_hop(several, one, far[machine, name], start)))
+    if not made:
+        names = ", ".join(dict.fromkeys(machine for machine, _ in groups))
+        raise BadInput(f"rows of {names} are of one node; a law of exchanges over nodes needs rows of 2 nodes or more")
     return made
+
+
+def report_tokens(
+    rows: Sequence[TokenRow], link_bytes_per_s: float, nodes: bool = False, hold: Collection[int] = ()
+) -> tuple[list[TokenCalibration], list[dict[str, Any]]]:
+    """Calibrations of the rows that are not held back, and what went into each as a line to keep.
+
+    A line has the error on each number of units that is held back or left out in turn; it is None where the other
+    rows do not say.
+    """
+    used = [row for row in rows if row.units not in hold]
+    found = fit_tokens(used, link_bytes_per_s, nodes)
+    errors: dict[tuple[str, str], list[dict[str, Any]]] = {(each.machine, each.name): [] for each in found}
+    for units in sorted({row.units for row in rows if row.units > 1}):
+        rest = [row for row in used if row.units != units]
+        able = units in hold or len({row.units for row in rest if row.units > 1 or not nodes}) > 0
+        others = found if units in hold else fit_tokens(rest, link_bytes_per_s, nodes) if able else []
+        laws = {(each.machine, each.name): each for each in others}
+        for key, kept in errors.items():
+            own = [row for row in rows if (row.machine, row.name, row.units) == (*key, units)]
+            law = laws.get(key)
+            off = median(abs(law.seconds(row) / row.seconds - 1) for row in own) if law and own else None
+            if own:
+                kept.append({"ranks": units, "held_back": units in hold, "rows": len(own), "median_error": off})
+    lines = [
+        {
+            "calibration": f"{each.machine} {each.name}", "rows": each.rows, "rows_sha256": each.rows_sha256,
+            "ranks": list(each.units), "free_constants": ["launch_s", "hop_s", "token_s", "bandwidth"],
+            "not_determined": list(each.not_determined), "median_residual": each.residual,
+            "left_out": errors[each.machine, each.name],
+        }
+        for each in found
+    ]  # fmt: skip
+    return found, lines
 
 
 def _fit(rows: Sequence[TokenRow], start: Phase, hold_rate: bool = False) -> Phase:

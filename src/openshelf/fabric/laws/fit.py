@@ -65,16 +65,22 @@ class _Settled:
     error: float
 
 
-def fit_law(rows: Sequence[Measured], start: Sequence[Regime], least_s_per_byte: float = 0.0) -> Fit:
-    """The law of rows, begun from regimes; nothing is faster than the wire, which takes `least_s_per_byte`."""
+def fit_law(
+    rows: Sequence[Measured], start: Sequence[Regime], least_s_per_byte: float = 0.0, on_a_bus: bool = False
+) -> Fit:
+    """The law of rows, begun from regimes; nothing is faster than the wire, which takes `least_s_per_byte`.
+
+    One rank count does not say how a byte's time grows with ranks: on a bus it is taken to grow as their number does.
+    """
     kinds = {row.kind for row in rows}
     start = [each for each in start if any(work(each.shape, kind, 8) for kind in kinds)]
-    found = [(_settle(rows, start, sharing, least_s_per_byte), sharing) for sharing in _SHARED]
+    tried = (1.0 if on_a_bus else 0.0,) if one_count(rows) else _SHARED
+    found = [(_settle(rows, start, sharing, least_s_per_byte), sharing) for sharing in tried]
     # A machine is taken to have no shared way unless the rows are explained much better with one.
     fit, sharing = min(found, key=lambda each: each[0].error * (1 + 0.15 * (each[1] > 0)))
     many = (fit.matrix != 0).sum(axis=0).reshape(len(start), len(PARTS))
     known = np.array(determined(fit.matrix, fit.constants.ravel())).reshape(many.shape)
-    if _one_count(rows):
+    if one_count(rows):
         known[:, _OWN] = False
     constants = tuple(
         Constant(each.name, part, float(fit.constants[i, j]), int(many[i, j]), bool(known[i, j]))
@@ -87,7 +93,7 @@ def fit_law(rows: Sequence[Measured], start: Sequence[Regime], least_s_per_byte:
     return Fit(Law(regimes, sharing, unused), constants, fit.matrix @ fit.constants.ravel() - 1)
 
 
-def _one_count(rows: Sequence[Measured]) -> bool:
+def one_count(rows: Sequence[Measured]) -> bool:
     """With one rank count, only the difference of an all-reduce from its halves would tell bytes moved from a rank's
     own; but kernels that reduce and kernels that copy differ by as much. So the own part is held where it began."""
     return len({row.ranks for row in rows}) < 2
@@ -108,7 +114,7 @@ def _settle(rows: Sequence[Measured], start: Sequence[Regime], sharing: float, l
     least[:, 2] = wire
     first = np.maximum(first, least)
     pull = np.tile(_PULL, count) * np.sqrt(len(rows) / 100)
-    if _one_count(rows):
+    if one_count(rows):
         pull[_OWN::parts] = _HELD
     known = np.flatnonzero(first.ravel() > 0)
     pulls = np.zeros((len(known), first.size))
