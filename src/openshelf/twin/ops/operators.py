@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from openshelf.errors import BadInput
 from openshelf.twin.ops.accelerators import Accelerator, accelerator
-from openshelf.twin.ops.kinds import Floats, Kind, kind_of
+from openshelf.twin.ops.kinds import Floats, Kind, check_dtypes, kind_of
 from openshelf.twin.ops.laws import LAWS, law_of
 from openshelf.twin.ops.measured import Measured, device_of
-from openshelf.twin.ops.table import OpTable, read_folder, read_tables
+from openshelf.twin.ops.table import OpTable, joined, read_folder, read_tables
 
 How = Literal["exact", "borrowed", "held", "roofline"]
 HOW: tuple[How, ...] = ("exact", "borrowed", "held", "roofline")
@@ -61,7 +61,15 @@ class Operators:
             found: dict[tuple[str, ...], list[int]] = {}
             for row, key in enumerate(table.keys()):
                 found.setdefault(key, []).append(row)
-            self._rows |= {(table.kind.name, *key): (table, rows) for key, rows in found.items()}
+            for words, rows in found.items():
+                key = (table.kind.name, *words)
+                earlier = self._rows.get(key)
+                whole = (
+                    table
+                    if earlier is None
+                    else joined(earlier[0].take(np.array(earlier[1])), table.take(np.array(rows)))
+                )
+                self._rows[key] = (whole, rows if earlier is None else list(range(len(whole))))
         self._ready: dict[tuple[str, ...], Measured] = {}
         self._one = lru_cache(1 << 18)(self._time)
 
@@ -97,6 +105,7 @@ class Operators:
         key = (op, device.name, *key[2:])
         if key in self._rows:
             return self._from_table(key, sizes, words)
+        check_dtypes(words)
         law = law_of(kind, device.name, words, self._laws)
         seconds = law.seconds(kind, sizes, device, words)
         return OpTimes(seconds, np.full(len(seconds), HOW.index("roofline"), np.int8), np.full(len(seconds), law.error))
