@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,15 @@ def test_a_sweep_goes_on_where_it_was_and_tells_what_cannot_be(tmp_path: Path) -
     again = list(sweep(scenarios, requests, done=done))
     assert again[1].figures["tpot_s"] == 42.0  # taken, not computed
     assert len(done.read_text().splitlines()) == 2
+    done.write_text(done.read_text() + lines[1][:40])  # stopped in the middle of a line
+    assert [each.figures for each in sweep(scenarios, requests, done=done)] == [each.figures for each in again]
+    assert len(done.read_text().splitlines()) == 2
+    others = replace(requests, input_tokens=requests.input_tokens[::-1].copy())  # other requests, equal sums
+    assert list(sweep(scenarios, others, done=done))[1].figures["tpot_s"] != 42.0
+    done.write_text("my notes")
+    with pytest.raises(BadInput, match="line 1 is no outcome"):
+        list(sweep(scenarios, requests, done=done))
+    assert done.read_text() == "my notes"
     with pytest.raises(BadInput, match="no field 'tensors'"):
         grid(scenarios[0], {"tensors": [1]})
 

@@ -60,6 +60,7 @@ def add_serve(parts: Any) -> None:
         "--dtype", default="bfloat16", help="of weights: bfloat16 (default), fp8, nvfp4; several by commas"
     )
     parser.add_argument("--kv-dtype", default="bfloat16", help="of KV (bfloat16)")
+    add_files(parser, "--table", default="", metavar="TABLE", help="measured operators: a file, or a folder of tables")
     parser.add_argument("--tensor", default="1", metavar="N", help="accelerators of a replica (1); several by commas")
     parser.add_argument(
         "--attention-replicas",
@@ -124,6 +125,7 @@ def run_serve(args: argparse.Namespace) -> int:
         attention_replicas=args.attention_replicas,
         most_tokens=args.most_tokens,
         most_sequences=args.most_sequences,
+        table=args.table,
     )
     scenarios = grid(base, axes)
     slo = _slo(args.slo)

@@ -21,7 +21,7 @@ from openshelf.twin.ops.accelerators import Accelerator, accelerator
 from openshelf.twin.ops.kinds import Floats, Kind, check_dtypes, kind_of
 from openshelf.twin.ops.laws import LAWS, law_of
 from openshelf.twin.ops.measured import Measured, device_of
-from openshelf.twin.ops.table import OpTable, joined, read_folder, read_tables
+from openshelf.twin.ops.table import OpTable, by_kind, read_folder, read_tables
 
 How = Literal["exact", "borrowed", "held", "roofline"]
 HOW: tuple[How, ...] = ("exact", "borrowed", "held", "roofline")
@@ -57,19 +57,11 @@ class Operators:
     def __init__(self, tables: Sequence[OpTable] = (), laws: Path = LAWS) -> None:
         self._laws = laws
         self._rows: dict[tuple[str, ...], tuple[OpTable, list[int]]] = {}
-        for table in tables:
+        for table in by_kind(tables):
             found: dict[tuple[str, ...], list[int]] = {}
             for row, key in enumerate(table.keys()):
                 found.setdefault(key, []).append(row)
-            for words, rows in found.items():
-                key = (table.kind.name, *words)
-                earlier = self._rows.get(key)
-                whole = (
-                    table
-                    if earlier is None
-                    else joined(earlier[0].take(np.array(earlier[1])), table.take(np.array(rows)))
-                )
-                self._rows[key] = (whole, rows if earlier is None else list(range(len(whole))))
+            self._rows |= {(table.kind.name, *key): (table, rows) for key, rows in found.items()}
         self._ready: dict[tuple[str, ...], Measured] = {}
         self._one = lru_cache(1 << 18)(self._time)
 

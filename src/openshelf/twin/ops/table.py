@@ -78,6 +78,15 @@ def joined(one: OpTable, other: OpTable) -> OpTable:
     )
 
 
+def by_kind(tables: Sequence[OpTable]) -> list[OpTable]:
+    """One table of each kind."""
+    made: dict[str, OpTable] = {}
+    for each in tables:
+        name = each.kind.name
+        made[name] = joined(made[name], each) if name in made else each
+    return list(made.values())
+
+
 def read_tables(path: Path) -> list[OpTable]:
     """The tables of a file, by its columns; a file of MLA has rows of two kinds."""
     made, names = _tables_of(path)

@@ -85,8 +85,13 @@ def curve(
     entry_s: float = 0.0,
     clients: int = 0,
     parts: int = 1,
+    decode_replicas: int = 0,
+    hand_over_s_token: float = 0.0,
 ) -> list[Point]:
-    """A point for each size in bytes; 0 is without a pool. What is beyond `dram_bytes` of a size lies on flash."""
+    """A point for each size in bytes; 0 is without a pool. What is beyond `dram_bytes` of a size lies on flash.
+
+    The pool is of the replicas that compute prompts; `decode_replicas` come on top.
+    """
     if not len(requests.ids):
         raise BadInput("the trace names no blocks (hash_ids): without them nobody can tell what a pool would bring")
     block_bytes = max(1, round(costs.token_bytes * requests.block_tokens))
@@ -113,6 +118,8 @@ def curve(
             entry_s=entry_s,
             clients=clients,
             pool=pool,
+            decode_replicas=decode_replicas,
+            hand_over_s_token=hand_over_s_token,
         )
         counts = served.pool
         slow = counts["slow"]
