@@ -101,3 +101,9 @@ def test_a_curve_keeps_the_split_of_prompts_and_decodes() -> None:
         assert len(made) == 3
         assert made[2] == 100  # of two tokens of an answer, the second is decoded there
     assert points[1].pool_hit_rate > 0
+
+
+@pytest.mark.parametrize("parts", [0, -3, 3])
+def test_more_pools_than_replicas_and_none_are_refused(parts: int) -> None:
+    with pytest.raises(BadInput, match="pools of 2 replicas"):
+        pool_curve(Scenario("dgx-h100-ib", "llama-3.1-8b", replicas=2), conversations(10), [1 << 30], parts)

@@ -333,3 +333,22 @@ def test_names_of_one_rate_have_one_time_and_a_dtype_without_a_rate_computes_as_
         assert computed("h100", "fp8") == computed("h100", "fp8_block")
         assert computed("h100", "float16") == computed("h100", "bfloat16")
         assert computed("a100", "fp8") == computed("a100", "nvfp4") == computed("a100", "bfloat16")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"trace.{suffix}"
+    path.write_bytes(bytes(range(256)) * 4)
+    assert not is_clients(path)
+    with pytest.raises(BadInput, match=r"no text with requests|no request with a time"):
+        read_requests(path)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_rates_that_are_no_numbers_are_refused(wrong: float) -> None:
+    with pytest.raises(BadInput, match="a second"):
+        drawn(5, wrong, (9, 9), (2, 2))
+    with pytest.raises(BadInput, match="burstiness"):
+        drawn(5, 1.0, (9, 9), (2, 2), burstiness=wrong)
+    with pytest.raises(BadInput, match="times as fast"):
+        drawn(5, 1.0, (9, 9), (2, 2)).faster(wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,8 @@ def _slo(text: str | None) -> tuple[float, float] | None:
         raise BadInput(
             f"--slo is {text!r}; expected seconds to the first token and for each one after it, as in 2,0.05"
         ) from None
+    if not (0 < first < math.inf and 0 < each < math.inf):
+        raise BadInput(f"--slo is {text!r}; expected two numbers of seconds above 0")
     return first, each
 
 

@@ -94,6 +94,10 @@ def curve(
     """
     if not len(requests.ids):
         raise BadInput("the trace names no blocks (hash_ids): without them nobody can tell what a pool would bring")
+    if not 1 <= parts <= replicas:
+        raise BadInput(
+            f"{parts} pools of {replicas} replicas: give from 1, for one pool of all, to one for each replica"
+        )
     block_bytes = max(1, round(costs.token_bytes * requests.block_tokens))
     made = []
     for size in sizes:

@@ -74,8 +74,8 @@ class Requests:
 
     def faster(self, factor: float) -> Requests:
         """The same, arriving so many times as fast."""
-        if not factor > 0:
-            raise BadInput(f"arrivals cannot be {factor:g} times as fast: give more than 0")
+        if not 0 < factor < math.inf:
+            raise BadInput(f"arrivals cannot be {factor:g} times as fast: give a number above 0")
         return replace(self, arrives_s=self.arrives_s / factor)
 
     def first(self, count: int) -> Requests:
@@ -111,7 +111,7 @@ def drawn(
     """Gamma arrivals (burstiness 1: Poisson; 0: evenly spaced; the variation of gaps otherwise), lengths evenly from
     ranges; rate 0: all at once."""
     random = np.random.default_rng(seed)
-    if rate < 0 or burstiness < 0 or count < 1:
+    if not (0 <= rate < math.inf and 0 <= burstiness < math.inf) or count < 1:
         raise BadInput(
             f"{count} requests at {rate:g} a second with burstiness {burstiness:g}: give 1 or more, and nothing below 0"
         )
@@ -129,6 +129,13 @@ def read_requests(path: Path) -> Requests:
     """A trace: .csv, or JSON lines. Times in Mooncake's `timestamp` are milliseconds, others seconds or dates."""
     if not path.is_file():
         raise BadInput(f"there is no trace {path}")
+    try:
+        return _read(path)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} is no text with requests (.jsonl or .csv): {error}") from None
+
+
+def _read(path: Path) -> Requests:
     with path.open(newline="") as file:
         if path.suffix == ".csv":
             rows_of_file: list[tuple[int, Mapping[str, Any]]] = list(enumerate(csv.DictReader(file), 2))
@@ -153,7 +160,10 @@ def is_clients(path: Path) -> bool:
     if path.suffix != ".csv" or not path.is_file():
         return False
     with path.open(newline="") as file:
-        return set(next(csv.reader(file), [])) >= _CLIENTS
+        try:
+            return set(next(csv.reader(file), [])) >= _CLIENTS
+        except (UnicodeDecodeError, csv.Error):
+            return False
 
 
 def drawn_of_clients(
