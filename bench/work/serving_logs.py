@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.side_by_side import Row
+from openshelf.errors import UnknownName
 from openshelf.twin.ops import accelerator
 from openshelf.twin.serve import (
     Engine,
@@ -66,6 +67,17 @@ class Log:
 
 
 def logs(data: Path) -> Iterator[Log]:
+    for name, path, folder in _found(data):
+        if folder is not None:
+            yield read_log(name, path, folder)
+
+
+def alone(data: Path) -> list[str]:
+    """Logs without a folder of their engine."""
+    return [name for name, _, folder in _found(data) if folder is None]
+
+
+def _found(data: Path) -> Iterator[tuple[str, Path, Path | None]]:
     folders = {
         path.name.removeprefix("vllm_").replace("-", ""): path
         for path in (data / "serving").glob("vllm_*")
@@ -73,8 +85,7 @@ def logs(data: Path) -> Iterator[Log]:
     }
     for path in sorted(data.glob("vllm_requests_*.jsonl")):
         name = path.stem.removeprefix("vllm_requests_")
-        if (folder := folders.get(name.replace("-", ""))) is not None:
-            yield read_log(name, path, folder)
+        yield name, path, folders.get(name.replace("-", ""))
 
 
 def read_log(name: str, path: Path, folder: Path) -> Log:
@@ -146,14 +157,16 @@ def rows(data: Path, quick: bool) -> Iterator[Row]:
         if id_ not in worst or value > worst[id_][0]:
             worst[id_] = value, case, note
 
+    for name in alone(data):
+        yield Row("work.log.row", name, None, "s", "", None, None, note="no folder of its flags and kernels")
     for log in logs(data):
         measured = log.means(log.first_s, log.last_s, log.scored)
         constant = calibrated(log)
-        ways = {
-            "kernels": by_kernels(log, constant),
-            "kernels, no constant": by_kernels(log, 0.0),
-            "roofline": by_roofline(log),
-        }
+        ways = {"kernels": by_kernels(log, constant), "kernels, no constant": by_kernels(log, 0.0)}
+        try:
+            ways["roofline"] = by_roofline(log)
+        except UnknownName as why:  # of an accelerator that the package does not know, there are its kernels only
+            yield Row("work.log.row", f"{log.name}, roofline", None, "s", "", None, None, note=str(why)[:80])
         errors = {}
         for way, times in ways.items():
             told = log.means(*times, log.scored)
@@ -170,9 +183,11 @@ def rows(data: Path, quick: bool) -> Iterator[Row]:
                     note="not fitted",
                 )
         note = f"host {constant * 1e3:.1f} ms a step without a graph, from the first {FIRST:.0%} of requests; without: "
-        kernels, plain, roofline = errors["kernels"], errors["kernels, no constant"], errors["roofline"]
+        kernels, plain, roofline = errors["kernels"], errors["kernels, no constant"], errors.get("roofline")
         for name in ("TPOT", "latency"):
             add("work.log_tpot", kernels[name], f"{log.name}: mean {name}", note + f"{plain[name]:.1f} %")
+            if roofline is None:
+                continue
             add(
                 "work.log_roofline",
                 roofline[name],

@@ -14,6 +14,7 @@ from openshelf.workloads.train import MODELS, Cluster, Model, Plan, gpt
 
 # A100 nodes: NVLink 3 of 300 GB/s a direction. vTrain's have four 200 Gb/s links for eight A100, Megatron's eight.
 NVLINK_A100, VTRAIN_NET, SELENE_NET, NDR = 300e9, 12.5e9, 25e9, 50e9
+VTRAIN = ("gpus", "global_batch", "micro_batch", "hidden", "heads", "layers", "seq", "tp", "dp", "pp")
 BENCHMARKS: dict[str, Model] = {
     "gpt3": MODELS["gpt3-175b"],
     "llama31_405b": MODELS["llama3.1-405b"],
@@ -55,7 +56,7 @@ def vtrain(data: Path, name: str) -> list[Measured]:
     """Steps of vTrain; a group is a shape of model."""
     made = []
     for line in _lines(data / "training" / f"vtrain_{name}.csv"):
-        row = {key: int(value) for key, value in line.items() if key != "iteration_ms"}
+        row = {key: int(line[key]) for key in VTRAIN}
         shape = f"{row['hidden']}x{row['layers']}x{row['heads']}x{row['seq']}"
         plan = Plan(
             dp=row["dp"], tp=row["tp"], pp=row["pp"], micro_batch=row["micro_batch"], global_batch=row["global_batch"],
@@ -63,7 +64,7 @@ def vtrain(data: Path, name: str) -> list[Measured]:
         )  # fmt: skip
         cluster = Cluster(accelerator("a100_sxm"), row["gpus"], 8, NVLINK_A100, VTRAIN_NET)
         model = gpt(shape, row["hidden"], row["layers"], row["heads"], row["seq"])
-        key = _hash("vtrain", *(line[column] for column in sorted(line) if column != "iteration_ms"))
+        key = _hash("vtrain", *(line[column] for column in sorted(VTRAIN)))
         made.append(Measured(model, plan, cluster, float(line["iteration_ms"]) / 1e3, key, shape, name))
     return made
 
@@ -95,7 +96,7 @@ def mlperf(data: Path) -> Iterator[Measured]:
     """Steps of MLPerf with a measured step_s and an accelerator that is known; a group is a system."""
     for line in _lines(data / "training" / "mlperf_training.csv"):
         device = _device(line["accelerator"])
-        if not line["step_s"] or device is None or line["benchmark"] not in BENCHMARKS:
+        if not line["step_s"] or device is None or mlperf_unknown(line):
             continue
         count = int(line["accelerators"])
         node = 72 if device.name.startswith("gb") else int(line["per_node"])
@@ -105,6 +106,20 @@ def mlperf(data: Path) -> Iterator[Measured]:
             BENCHMARKS[line["benchmark"]], _mlperf_plan(line, count), Cluster(device, count, node, fast, NDR),
             float(line["step_s"]), _hash("mlperf", name, line["submitter"]), line["system"], name, line["round"],
         )  # fmt: skip
+
+
+def mlperf_unknown(line: dict[str, str]) -> str:
+    """Why a row that has step_s is none to predict; "" where it is."""
+    if _device(line["accelerator"]) is None:
+        return f"accelerator {line['accelerator']}"
+    return "" if line["benchmark"] in BENCHMARKS else f"benchmark {line['benchmark']}"
+
+
+def mlperf_left_out(data: Path) -> str:
+    """How many rows with step_s are of no known accelerator or benchmark, and of which."""
+    lines = [line for line in _lines(data / "training" / "mlperf_training.csv") if line["step_s"]]
+    why = [each for line in lines if (each := mlperf_unknown(line))]
+    return f"; {len(why)} rows left out, of unknown {', '.join(sorted(set(why)))}" if why else ""
 
 
 def _mlperf_plan(line: dict[str, str], count: int) -> Plan:

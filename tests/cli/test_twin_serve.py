@@ -96,6 +96,7 @@ def test_a_field_is_searched_for_the_edge_of_an_slo(capsys: pytest.CaptureFixtur
     for wrong, says in (
         (["--search", "clients=1..x", "--slo", "1,1"], "as in clients=1..999"),
         (["--search", "clients=1..9"], "and --slo"),
+        (["--search", "clients=1..9", "--slo", "nan,1"], "seconds above 0"),
         (["--search", "clients=1..9", "--slo", "1,1", "--tensor", "1,2"], "of one setting"),
     ):
         assert main([*drawn, *wrong]) != 0

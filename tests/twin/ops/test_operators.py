@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -117,6 +118,27 @@ def test_columns_of_aiconfigurator_are_read_in_their_units(tmp_path: Path) -> No
     assert (found.how, found.seconds) == ("exact", 0.25e-3)
     shape = {"hidden": 7168, "inter": 2048, "topk": 8, "experts": 256, "tp": 1, "ep": 8, "tokens": 16}
     assert operators.time("moe", "h100_sxm", dtype="fp8_block", **shape).seconds == 0.5e-3
+
+
+def test_two_files_of_one_kind_and_machine_are_both_read(tmp_path: Path) -> None:
+    table = gemms()
+    half = len(table) // 2
+    write_table(table.take(range(half)), tmp_path / "a.csv")
+    write_table(table.take(range(half, len(table))), tmp_path / "b.csv")
+    operators = Operators.open(tmp_path)
+    assert sum(operators.measured().values()) == len(table)
+    for row in (0, len(table) - 1):
+        shape = {name: table.sizes[name][row] for name in table.kind.sizes}
+        assert operators.time("gemm", table.system[row], **shape).how == "exact"
+
+
+def test_dtypes_that_only_a_table_knows_are_answered() -> None:
+    table = gemms("tomorrow")
+    strange = replace(table, words={"dtype": ("int3_wo",) * len(table)})
+    found = Operators([strange]).time("gemm", "tomorrow", m=128, n=300, k=512, dtype="int3_wo")
+    assert found.how == "borrowed"
+    with pytest.raises(UnknownName, match="no dtype 'int3_wo'"):
+        Operators().time("gemm", "h100", m=1, n=1, k=1, dtype="int3_wo")
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:

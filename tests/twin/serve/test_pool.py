@@ -91,3 +91,19 @@ def test_a_larger_pool_finds_no_less_and_a_curve_says_so() -> None:
     assert points[1].pool_hit_rate < points[2].pool_hit_rate
     assert points[2].hit_rate >= points[0].hit_rate
     assert points[2].fast_read_bytes > points[1].fast_read_bytes
+
+
+def test_a_curve_keeps_the_split_of_prompts_and_decodes() -> None:
+    scenario = Scenario("dgx-h100-ib", "llama-3.1-8b", replicas=3, decode_replicas=1)
+    points = pool_curve(scenario, conversations(100), [0, 1 << 34])
+    for each in points:
+        made = [replica["tokens"] for replica in each.served.replicas]
+        assert len(made) == 3
+        assert made[2] == 100  # of two tokens of an answer, the second is decoded there
+    assert points[1].pool_hit_rate > 0
+
+
+@pytest.mark.parametrize("parts", [0, -3, 3])
+def test_more_pools_than_replicas_and_none_are_refused(parts: int) -> None:
+    with pytest.raises(BadInput, match="pools of 2 replicas"):
+        pool_curve(Scenario("dgx-h100-ib", "llama-3.1-8b", replicas=2), conversations(10), [1 << 30], parts)

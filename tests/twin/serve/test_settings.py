@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +253,8 @@ def test_a_sweep_goes_on_where_it_was_and_tells_what_cannot_be(tmp_path: Path) -
         file.write(lines[1][:50])  # its process was killed while it wrote
     assert [each.figures for each in sweep(scenarios, requests, done=done)] == [each.figures for each in again]
     assert len(done.read_text().splitlines()) == 2
+    others = replace(requests, input_tokens=requests.input_tokens[::-1].copy())  # other requests, equal sums
+    assert list(sweep(scenarios, others, done=done))[1].figures["tpot_s"] != 42.0
     for other in ("my notes", "my notes\n", '{"key": "x"}\n', "[" * 100_000 + "\n", lines[1] + "\n[]\n"):
         done.write_text(other)
         with pytest.raises(BadInput, match="no outcome of a sweep"):
@@ -332,3 +335,22 @@ def test_names_of_one_rate_have_one_time_and_a_dtype_without_a_rate_computes_as_
         assert computed("h100", "fp8") == computed("h100", "fp8_block")
         assert computed("h100", "float16") == computed("h100", "bfloat16")
         assert computed("a100", "fp8") == computed("a100", "nvfp4") == computed("a100", "bfloat16")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"trace.{suffix}"
+    path.write_bytes(bytes(range(256)) * 4)
+    assert not is_clients(path)
+    with pytest.raises(BadInput, match=r"cannot be read as text|no request with a time"):
+        read_requests(path)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_rates_that_are_no_numbers_are_refused(wrong: float) -> None:
+    with pytest.raises(BadInput, match="a second"):
+        drawn(5, wrong, (9, 9), (2, 2))
+    with pytest.raises(BadInput, match="burstiness"):
+        drawn(5, 1.0, (9, 9), (2, 2), burstiness=wrong)
+    with pytest.raises(BadInput, match="times as fast"):
+        drawn(5, 1.0, (9, 9), (2, 2)).faster(wrong)

@@ -18,6 +18,7 @@ from openshelf.workloads.train import (
     CHUNK,
     MODELS,
     Cluster,
+    Model,
     Plan,
     activations_of_layer,
     collective_s,
@@ -122,6 +123,20 @@ def test_offload_hides_what_the_link_can_move_in_the_step() -> None:
     assert memory_of(model, there, A100).used < memory_of(model, plan, A100).used
     assert step_of(model, there, fast, SLOWER).by_cause["offload"] < 1e-3
     assert step_of(model, there, slow, SLOWER).by_cause["offload"] > 10
+
+
+def test_offload_moves_what_the_device_itself_holds() -> None:
+    slow = replace(A100, host_bytes_per_s=1e8)
+
+    def moved(model: Model, **plan: Any) -> float:
+        there = Plan(dp=64, global_batch=64, recompute="full", **plan)
+        return step_of(model, there, slow, SLOWER).by_cause["offload"]
+
+    dense, experts = MODELS["llama3.1-8b"], MODELS["mixtral-8x7b"]
+    weights, optimizer = ("weights",), ("optimizer",)
+    assert moved(experts, offload=weights, ep=8) < 0.3 * moved(experts, offload=weights)
+    assert moved(dense, offload=weights, zero=3) < 0.1 * moved(dense, offload=weights)
+    assert moved(replace(dense, lora=True), offload=optimizer) < 0.1 * moved(dense, offload=optimizer)
 
 
 def test_experts_travel_and_are_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ def add_serve(parts: Any) -> None:
         "--dtype", default="bfloat16", help="of weights: bfloat16 (default), fp8, nvfp4; several by commas"
     )
     parser.add_argument("--kv-dtype", default="bfloat16", help="of KV (bfloat16)")
+    add_files(parser, "--table", default="", metavar="TABLE", help="measured operators: a file, or a folder of tables")
     parser.add_argument("--tensor", default="1", metavar="N", help="accelerators of a replica (1); several by commas")
     parser.add_argument(
         "--attention-replicas",
@@ -124,6 +126,7 @@ def run_serve(args: argparse.Namespace) -> int:
         attention_replicas=args.attention_replicas,
         most_tokens=args.most_tokens,
         most_sequences=args.most_sequences,
+        table=args.table,
     )
     scenarios = grid(base, axes)
     slo = _slo(args.slo)
@@ -213,6 +216,8 @@ def _slo(text: str | None) -> tuple[float, float] | None:
         raise BadInput(
             f"--slo is {text!r}; expected seconds to the first token and for each one after it, as in 2,0.05"
         ) from None
+    if not (0 < first < math.inf and 0 < each < math.inf):
+        raise BadInput(f"--slo is {text!r}; expected two numbers of seconds above 0")
     return first, each
 
 

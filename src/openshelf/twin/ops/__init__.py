@@ -2,7 +2,7 @@
 
 from openshelf.twin.ops.accelerators import Accelerator, accelerator, accelerators
 from openshelf.twin.ops.borrow import borrowed
-from openshelf.twin.ops.fit import fit_laws, write_laws
+from openshelf.twin.ops.fit import fit_laws, laws_for, write_laws
 from openshelf.twin.ops.kinds import KINDS, Kind, kind_of
 from openshelf.twin.ops.laws import LAWS, Law, fit_law, fit_slowness, law_of, laws_of, name_of, slower
 from openshelf.twin.ops.operators import HOW, Operators, OpTime, OpTimes
@@ -34,6 +34,7 @@ __all__ = [
     "fold_of",
     "kind_of",
     "law_of",
+    "laws_for",
     "laws_of",
     "left_out",
     "name_key",

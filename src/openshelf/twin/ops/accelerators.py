@@ -24,6 +24,8 @@ class Accelerator:
     memory_bytes_per_s: float
     memory_bytes: float
     aliases: tuple[str, ...] = ()
+    memory: str = "hbm"
+    """hbm or gddr."""
 
     def has(self, dtype: str) -> bool:
         """Whether it computes in a dtype, at a rate of its own."""
@@ -42,7 +44,7 @@ def accelerators() -> dict[str, Accelerator]:
     for name, each in yaml.safe_load(_FILE.read_text()).items():
         rates = {dtype: float(rate) for dtype, rate in each["flop_per_s"].items()}
         memory = float(each["memory_bytes_per_s"]), float(each["memory_bytes"])
-        made[name] = Accelerator(name, rates, *memory, tuple(each.get("aliases", ())))
+        made[name] = Accelerator(name, rates, *memory, tuple(each.get("aliases", ())), each.get("memory", "hbm"))
     return made
 
 
@@ -55,3 +57,9 @@ def accelerator(name: str) -> Accelerator:
         if name.lower() in each.aliases:
             return each
     raise UnknownName(f"there is no accelerator {name!r}; there is {', '.join(found)}{nearest(name, list(found))}")
+
+
+def memory_of(name: str) -> str:
+    """The kind of memory of an accelerator; "" of one that is not known."""
+    found = accelerators().get(name)
+    return found.memory if found else ""

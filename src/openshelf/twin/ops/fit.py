@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from openshelf.errors import BadInput
+from openshelf.twin.ops.accelerators import Accelerator
 from openshelf.twin.ops.laws import Law, fit_law, name_of
 from openshelf.twin.ops.measured import device_of
 from openshelf.twin.ops.score import FOLDS, error, fold_of
-from openshelf.twin.ops.table import OpTable
+from openshelf.twin.ops.table import OpTable, by_kind
 
 Laws = dict[str, dict[str, dict[str, Law]]]
 
@@ -19,7 +21,7 @@ Laws = dict[str, dict[str, dict[str, Law]]]
 def fit_laws(tables: Sequence[OpTable], source: str = "") -> Laws:
     """A law for each kind, accelerator and words."""
     made: Laws = {}
-    for table in tables:
+    for table in by_kind(tables):
         keys, folds = table.keys(), fold_of(table)
         for key in sorted(set(keys)):
             rows = np.array([row for row, each in enumerate(keys) if each == key])
@@ -27,6 +29,26 @@ def fit_laws(tables: Sequence[OpTable], source: str = "") -> Laws:
             software = ", ".join(sorted({table.software[row] for row in rows} - {""}))
             law = _fit(table, rows, folds[rows], words, f"{source}, {software}" if software else source)
             made.setdefault(table.kind.name, {}).setdefault(key[0], {})[name_of(words)] = law
+    return made
+
+
+def laws_for(tables: Sequence[OpTable], device: Accelerator) -> dict[str, dict[str, Law]]:
+    """Laws of one accelerator against its own rates, by kind and words; raises BadInput if no row is of it."""
+    made: dict[str, dict[str, Law]] = {}
+    for table in by_kind(tables):
+        names = {name for name in set(table.system) if device.name in (name, device_of(name).name)}
+        found: dict[tuple[str, ...], list[int]] = {}
+        for row, key in enumerate(table.keys()):
+            if key[0] in names:
+                found.setdefault(key[1:], []).append(row)
+        for values, rows in found.items():
+            words = dict(zip(table.kind.words, values, strict=True))
+            sizes = {name: table.sizes[name][rows] for name in table.kind.sizes}
+            law = fit_law(table.kind, sizes, table.seconds[rows], device, words)
+            made.setdefault(table.kind.name, {})[name_of(words)] = law
+    if not made:
+        others = sorted({name for table in tables for name in table.system})
+        raise BadInput(f"the tables of operators have no rows of {device.name}; they have {', '.join(others)}")
     return made
 
 

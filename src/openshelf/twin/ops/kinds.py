@@ -30,10 +30,14 @@ _TILE = 16  # rows that a kernel computes at once
 _POWER = 0.8  # of the shares of experts, by rank
 BYTES = {
     "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "nvfp4": 0.5625,
-    "w4a16_mxfp4": 0.53125,
+    "w4a16_mxfp4": 0.53125, "int8_wo": 1.0, "int4_wo": 0.53125, "sq": 1.0, "w4afp8": 0.53125, "fp8_ootb": 1.0,
+    "fp8_static": 1.0, "w4a8_mxfp4_mxfp8": 0.53125,
 }  # fmt: skip
 """Bytes of a weight, with its scales."""
-MATHS = {"fp8_block": "fp8", "w4a16_mxfp4": "bfloat16", "float16": "bfloat16"}
+MATHS = {
+    "fp8_block": "fp8", "w4a16_mxfp4": "bfloat16", "float16": "bfloat16", "int8_wo": "bfloat16", "int4_wo": "bfloat16",
+    "sq": "int8", "w4afp8": "fp8", "fp8_ootb": "fp8", "fp8_static": "fp8", "w4a8_mxfp4_mxfp8": "fp8",
+}  # fmt: skip
 """Dtypes whose products are computed at the rate of another."""
 
 
@@ -164,9 +168,15 @@ def _moe_near(size: Columns) -> Floats:
 
 
 def _bytes(dtype: str) -> float:
-    if dtype not in BYTES:
-        raise UnknownName(f"there is no dtype {dtype!r}; there is {', '.join(BYTES)}{nearest(dtype, list(BYTES))}")
-    return BYTES[dtype]
+    """Of a dtype that only a table knows, two: the law that is fitted to its rows makes up for it."""
+    return BYTES.get(dtype, 2.0)
+
+
+def check_dtypes(words: Mapping[str, str]) -> None:
+    """Where no table answers, a dtype must be known."""
+    for name, dtype in words.items():
+        if name != "routing" and dtype not in BYTES:
+            raise UnknownName(f"there is no dtype {dtype!r}; there is {', '.join(BYTES)}{nearest(dtype, list(BYTES))}")
 
 
 KINDS = {

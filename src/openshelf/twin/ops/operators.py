@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from openshelf.errors import BadInput
 from openshelf.twin.ops.accelerators import Accelerator, accelerator
-from openshelf.twin.ops.kinds import Floats, Kind, kind_of
+from openshelf.twin.ops.kinds import Floats, Kind, check_dtypes, kind_of
 from openshelf.twin.ops.laws import LAWS, law_of
 from openshelf.twin.ops.measured import Measured, device_of
-from openshelf.twin.ops.table import OpTable, read_folder, read_tables
+from openshelf.twin.ops.table import OpTable, by_kind, read_folder, read_tables
 
 How = Literal["exact", "borrowed", "held", "roofline"]
 HOW: tuple[How, ...] = ("exact", "borrowed", "held", "roofline")
@@ -57,7 +57,7 @@ class Operators:
     def __init__(self, tables: Sequence[OpTable] = (), laws: Path = LAWS) -> None:
         self._laws = laws
         self._rows: dict[tuple[str, ...], tuple[OpTable, list[int]]] = {}
-        for table in tables:
+        for table in by_kind(tables):
             found: dict[tuple[str, ...], list[int]] = {}
             for row, key in enumerate(table.keys()):
                 found.setdefault(key, []).append(row)
@@ -97,6 +97,7 @@ class Operators:
         key = (op, device.name, *key[2:])
         if key in self._rows:
             return self._from_table(key, sizes, words)
+        check_dtypes(words)
         law = law_of(kind, device.name, words, self._laws)
         seconds = law.seconds(kind, sizes, device, words)
         return OpTimes(seconds, np.full(len(seconds), HOW.index("roofline"), np.int8), np.full(len(seconds), law.error))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openshelf.twin.ops.kinds import Floats
+from openshelf.twin.ops.laws import law_of
 from openshelf.twin.ops.measured import Measured, device_of
 from openshelf.twin.ops.table import OpTable
 
@@ -54,17 +55,20 @@ def left_out(
         device, words = device_of(key[0]), dict(zip(table.kind.words, key[1:], strict=True))
         for fold in np.unique(groups[rows]):
             judged, kept = rows[groups[rows] == fold], rows[groups[rows] != fold]
-            if len(kept) < len(table.kind.scales) + 1:
-                continue
             if most is not None and len(judged) > most:
                 judged = np.sort(np.random.default_rng(0).permutation(judged)[:most])
             sizes = {name: table.sizes[name][judged] for name in table.kind.sizes}
-            known = Measured(table.take(kept), device, words)
             parts = table.kind.parts(sizes, words, device)
+            ideal = np.maximum(parts["compute"], parts["memory"])
+            if len(kept) < len(table.kind.scales) + 1:  # too few to fit: the package's law alone
+                said = law_of(table.kind, device.name, words).seconds(table.kind, sizes, device, words)
+                yield Left(key, table.seconds[judged], said, said, said, ideal, frozenset(), tuple(hashes[judged]))
+                continue
+            known = Measured(table.take(kept), device, words)
             yield Left(
                 key, table.seconds[judged], known.near(sizes)[0],
-                known.law.seconds(table.kind, sizes, device, words), known.nearest(sizes),
-                np.maximum(parts["compute"], parts["memory"]), frozenset(hashes[kept]), tuple(hashes[judged]),
+                known.law.seconds(table.kind, sizes, device, words), known.nearest(sizes), ideal,
+                frozenset(hashes[kept]), tuple(hashes[judged]),
             )  # fmt: skip
 
 

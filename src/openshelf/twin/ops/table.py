@@ -67,6 +67,27 @@ class OpTable:
         return made
 
 
+def joined(one: OpTable, other: OpTable) -> OpTable:
+    """The rows of two tables of one kind."""
+    return OpTable(
+        one.kind,
+        one.system + other.system,
+        one.software + other.software,
+        {name: column + other.words[name] for name, column in one.words.items()},
+        {name: np.concatenate([column, other.sizes[name]]) for name, column in one.sizes.items()},
+        np.concatenate([one.seconds, other.seconds]),
+    )
+
+
+def by_kind(tables: Sequence[OpTable]) -> list[OpTable]:
+    """One table of each kind."""
+    made: dict[str, OpTable] = {}
+    for each in tables:
+        name = each.kind.name
+        made[name] = joined(made[name], each) if name in made else each
+    return list(made.values())
+
+
 def read_tables(path: Path) -> list[OpTable]:
     """The tables of a file, by its columns; a file of MLA has rows of two kinds."""
     made, names = _tables_of(path)

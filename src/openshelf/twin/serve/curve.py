@@ -85,10 +85,19 @@ def curve(
     entry_s: float = 0.0,
     clients: int = 0,
     parts: int = 1,
+    decode_replicas: int = 0,
+    hand_over_s_token: float = 0.0,
 ) -> list[Point]:
-    """A point for each size in bytes; 0 is without a pool. What is beyond `dram_bytes` of a size lies on flash."""
+    """A point for each size in bytes; 0 is without a pool. What is beyond `dram_bytes` of a size lies on flash.
+
+    The pool is of the replicas that compute prompts; `decode_replicas` come on top.
+    """
     if not len(requests.ids):
         raise BadInput("the trace names no blocks (hash_ids): without them nobody can tell what a pool would bring")
+    if not 1 <= parts <= replicas:
+        raise BadInput(
+            f"{parts} pools of {replicas} replicas: give from 1, for one pool of all, to one for each replica"
+        )
     block_bytes = max(1, round(costs.token_bytes * requests.block_tokens))
     made = []
     for size in sizes:
@@ -113,6 +122,8 @@ def curve(
             entry_s=entry_s,
             clients=clients,
             pool=pool,
+            decode_replicas=decode_replicas,
+            hand_over_s_token=hand_over_s_token,
         )
         counts = served.pool
         slow = counts["slow"]

@@ -74,8 +74,8 @@ class Requests:
 
     def faster(self, factor: float) -> Requests:
         """The same, arriving so many times as fast."""
-        if not factor > 0:
-            raise BadInput(f"arrivals cannot be {factor:g} times as fast: give more than 0")
+        if not 0 < factor < math.inf:
+            raise BadInput(f"arrivals cannot be {factor:g} times as fast: give a number above 0")
         return replace(self, arrives_s=self.arrives_s / factor)
 
     def first(self, count: int) -> Requests:
@@ -111,7 +111,7 @@ def drawn(
     """Gamma arrivals (burstiness 1: Poisson; 0: evenly spaced; the variation of gaps otherwise), lengths evenly from
     ranges; rate 0: all at once."""
     random = np.random.default_rng(seed)
-    if rate < 0 or burstiness < 0 or count < 1:
+    if not (0 <= rate < math.inf and 0 <= burstiness < math.inf) or count < 1:
         raise BadInput(
             f"{count} requests at {rate:g} a second with burstiness {burstiness:g}: give 1 or more, and nothing below 0"
         )

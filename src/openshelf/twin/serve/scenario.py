@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from openshelf.errors import BadInput, NoRoom, UnknownName
 from openshelf.fabric import Fabric
-from openshelf.twin.ops import Accelerator, accelerator
+from openshelf.twin.ops import Accelerator, Law, accelerator, laws_for, read_folder, read_tables
 from openshelf.twin.serve.curve import Point, PoolCosts, curve
 from openshelf.twin.serve.law import ENGINES, shipped
 from openshelf.twin.serve.model import BYTES, ServedModel, find_model
@@ -103,6 +104,8 @@ class Scenario:
     most_sequences: int = 256
     routing: Routing = "by_cache"
     clients: int = 0
+    table: str = ""
+    """Measured operators of the fabric's accelerator, a file or a folder; without one the package's laws speak."""
 
     @property
     def plan(self) -> Plan:
@@ -112,6 +115,15 @@ class Scenario:
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@cache
+def table_laws(path: str, device: Accelerator) -> dict[str, dict[str, Law]]:
+    """Laws of the accelerator, from tables of its operators."""
+    found = Path(path)
+    if not found.exists():
+        raise BadInput(f"there is no table of operators at {path!r}; `openshelf twin ops import` writes one")
+    return laws_for(read_folder(found) if found.is_dir() else read_tables(found), device)
 
 
 def blocks_of(scenario: Scenario, model: ServedModel, machine: Machine) -> int:
@@ -149,8 +161,16 @@ def assumed_of(scenario: Scenario) -> list[str]:
     device, of = machine.device, [model.linear_dtype, *([model.expert_dtype] if model.experts else [])]
     dtypes = sorted({each or scenario.dtype for each in of} - {"mxfp4"})  # a format of weights everywhere
     missing = [each for each in dtypes if not device.has(each)]
+    own = table_laws(scenario.table, device) if scenario.table else {}
+    measured = [f"{kind} {' '.join(of)} ({sum(law.rows for law in of.values()):,} rows)" for kind, of in own.items()]
+    said = (
+        [f"what the table of operators does not have is as the package's laws say; it has {', '.join(measured)}"]
+        if own
+        else []
+    )
     return [
         *machine.assumed,
+        *said,
         *(
             f"{device.name} keeps weights in {each}, which it has no rate for, and computes in bfloat16"
             for each in missing
@@ -184,7 +204,8 @@ def _ready(scenario: Scenario) -> _Ready:
         )
     if not 0 <= scenario.decode_replicas < wanted:
         raise BadInput(f"{scenario.decode_replicas} of {wanted} replicas for decodes leaves none for prompts")
-    law, work = shipped(), work_of(model, machine.device, plan)
+    laws = table_laws(scenario.table, machine.device) if scenario.table else None
+    law, work = shipped(), work_of(model, machine.device, plan, laws)
     engine = Engine(
         blocks_of(scenario, model, machine), _BLOCK_TOKENS, scenario.most_tokens, scenario.most_sequences, prefixes=True
     )
@@ -196,6 +217,11 @@ def _ready(scenario: Scenario) -> _Ready:
         float(law.entry(work, ENGINES.index(scenario.engine))),
         wanted,
     )
+
+
+def _hand_over(ready: _Ready, scenario: Scenario) -> float:
+    """Seconds in which the KV of a token moves from prompts to decodes."""
+    return ready.model.kv_bytes(scenario.kv_dtype) / scenario.tensor / ready.machine.dram_bytes_per_s
 
 
 def run_scenario(scenario: Scenario, requests: Requests, record: bool = False) -> Served:
@@ -210,7 +236,7 @@ def run_scenario(scenario: Scenario, requests: Requests, record: bool = False) -
         clients=scenario.clients,
         entry_s=ready.entry_s,
         decode_replicas=scenario.decode_replicas,
-        hand_over_s_token=ready.model.kv_bytes(scenario.kv_dtype) / scenario.tensor / ready.machine.dram_bytes_per_s,
+        hand_over_s_token=_hand_over(ready, scenario),
         record=record,
     )
 
@@ -234,9 +260,11 @@ def pool_curve(scenario: Scenario, requests: Requests, sizes: list[int], parts: 
         ready.times,
         sizes,
         costs,
-        replicas=ready.replicas,
+        replicas=ready.replicas - scenario.decode_replicas,
         routing=scenario.routing,
         entry_s=ready.entry_s,
         clients=scenario.clients,
         parts=parts,
+        decode_replicas=scenario.decode_replicas,
+        hand_over_s_token=_hand_over(ready, scenario),
     )

@@ -23,6 +23,8 @@ from openshelf.twin.serve.work import Plan
 LENGTHS = 0.9
 """Lengths are drawn from 0.8 to 1.0 of what the table says."""
 _DTYPES = {"": "bfloat16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "fp4": "nvfp4"}
+_SIGNS = {"trt": "trtllm", "tensorrt": "trtllm", "sglang": "sglang", "vllm": "vllm"}
+_NEEDED = ("model", "system", "backend", "isl", "osl", "ttft_ms", "tpot_ms")
 _LINKS = {"b": 900e9, "g": 900e9, "a": 300e9, "l": 32e9}
 
 
@@ -79,6 +81,15 @@ def plan_of(row: dict[str, str], system: str, engine: str, prefix: str = "") -> 
     return Plan(tensor, ranks, dtype, kv_dtype, _LINKS.get(system[0], 450e9))
 
 
+def engine_of(name: str) -> str:
+    """The engine that a table means: it may be written otherwise, or within a longer name (dynamo-trt)."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    found = next((engine for sign, engine in _SIGNS.items() if sign in plain), None)
+    if found is None:
+        raise UnknownName(f"there is no engine {name!r}; there is {', '.join(ENGINES)}")
+    return found
+
+
 def read_settings(path: Path) -> tuple[list[Setting], list[str]]:
     """The settings of a table, repeats as one; and why some of its rows are none: one line each."""
     groups: dict[tuple[object, ...], list[Setting]] = defaultdict(list)
@@ -87,7 +98,7 @@ def read_settings(path: Path) -> tuple[list[Setting], list[str]]:
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 found = _setting(row)
-            except (UnknownName, BadInput) as why:
+            except (UnknownName, BadInput, ValueError) as why:
                 refused.append(f"line {number}: {why}")
                 continue
             key = (
@@ -116,10 +127,10 @@ def _with_times(one: Setting, ttft_s: float, tpot_s: float, repeats: int) -> Set
 
 
 def _setting(row: dict[str, str]) -> Setting:
-    model, device, engine = find_model(row["model"]), accelerator(row["system"]), row["backend"]
-    if engine not in ENGINES:
-        raise UnknownName(f"there is no engine {engine!r}; there is {', '.join(ENGINES)}")
-    split = row["mode"] == "disagg"
+    if missing := [name for name in _NEEDED if not row.get(name)]:
+        raise BadInput(f"there is no {', '.join(missing)}")
+    model, device, engine = find_model(row["model"]), accelerator(row["system"]), engine_of(row["backend"])
+    split = (row.get("mode") or "").startswith("disagg")
     first = "prefill_" if split else ""
     made = Setting(
         row["model"],

@@ -12,8 +12,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from openshelf._texts import opened_text
 from openshelf.errors import BadInput, OpenshelfError
@@ -56,12 +59,14 @@ def sweep(
 ) -> Iterator[Outcome]:
     """In the order of the scenarios.
 
-    `done`: JSON lines, to which each outcome is added, and from which those that are there are taken.
+    `done`: JSON lines, to which each outcome is added, and from which those that are there are taken: of the same
+    requests, and of models and fabrics whose files say the same.
     """
     known = _known(done) if done is not None and done.exists() else {}
+    asked = _digest(requests)
 
     def one(scenario: Scenario) -> tuple[Outcome, bool]:
-        if (found := known.get(_key(scenario, requests, slo))) is not None:
+        if (found := known.get(_key(scenario, asked, slo))) is not None:
             return found, False
         try:
             served = run_scenario(scenario, requests)
@@ -76,7 +81,7 @@ def sweep(
         for outcome, fresh in pool.map(one, scenarios):
             if fresh and done is not None:
                 with done.open("a") as file:
-                    file.write(json.dumps({"key": _key(outcome.scenario, requests, slo), **outcome.plain()}) + "\n")
+                    file.write(json.dumps({"key": _key(outcome.scenario, asked, slo), **outcome.plain()}) + "\n")
             yield outcome
 
 
@@ -99,18 +104,19 @@ def _known(done: Path) -> dict[str, Outcome]:
     return known
 
 
-def _key(scenario: Scenario, requests: Requests, slo: tuple[float, float] | None) -> str:
-    return json.dumps(
-        [
-            scenario.plain(),
-            len(requests),
-            requests.span_s,
-            int(requests.input_tokens.sum()),
-            int(requests.output_tokens.sum()),
-            slo,
-        ],
-        sort_keys=True,
-    )
+def _digest(requests: Requests) -> str:
+    columns = (requests.arrives_s, requests.input_tokens, requests.output_tokens, requests.ids_at, requests.ids)
+    made = blake2b(digest_size=16)
+    for each in columns:
+        made.update(len(each).to_bytes(8, "little") + np.ascontiguousarray(each).tobytes())
+    return made.hexdigest()
+
+
+def _key(scenario: Scenario, asked: str, slo: tuple[float, float] | None) -> str:
+    files = [Path(each) for each in (scenario.model, scenario.fabric, scenario.table or ".")]
+    files += sorted(files[-1].iterdir()) if scenario.table and files[-1].is_dir() else []
+    said = [blake2b(each.read_bytes(), digest_size=16).hexdigest() if each.is_file() else "" for each in files]
+    return json.dumps([scenario.plain(), asked, said, slo], sort_keys=True)
 
 
 def error_of(figure: str) -> float:

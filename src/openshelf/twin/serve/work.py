@@ -10,7 +10,7 @@ sequences, all share the experts), expert parallelism. Fields may be arrays, one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openshelf.errors import BadInput
-from openshelf.twin.ops import Accelerator, slower
+from openshelf.twin.ops import Accelerator, Law, name_of
+from openshelf.twin.ops import slower as slower_of
 from openshelf.twin.serve.model import BYTES, ServedModel
 
 Floats = NDArray[np.float64]
+Laws = Mapping[str, Mapping[str, Law]]
 HOPPER_LINK = 450e9
 _MORE_RANKS = 0.25
 """Power of the ranks with which the least time of an all-reduce grows: 1.4 times from 2 to 8 in measured kernels."""
@@ -82,9 +84,14 @@ class Work:
         return Work(*(np.asarray(getattr(self, each.name))[rows] for each in fields(self)))
 
 
-def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
-    """Of one setting."""
+def work_of(model: ServedModel, device: Accelerator, plan: Plan, laws: Laws | None = None) -> Work:
+    """Of one setting. `laws` are of the accelerator's own tables (laws_for), and go before the package's."""
     plan.check(model)
+
+    def slower(op: str, device: str, **words: str) -> Mapping[str, float]:
+        own = (laws or {}).get(op, {}).get(name_of(words))
+        return own.slower if own else slower_of(op, device, **words)
+
     bandwidth, half = device.memory_bytes_per_s, device.peak("bfloat16")
     tensor, ranks, all_of_them = plan.tensor, plan.attention_replicas, plan.accelerators
     linear, expert = model.linear_dtype or plan.dtype, model.expert_dtype or plan.dtype
@@ -93,7 +100,7 @@ def work_of(model: ServedModel, device: Accelerator, plan: Plan) -> Work:
     chosen = model.expert_layers * model.expert_parameters
     kv_ranks = 1 if model.latent else min(tensor, model.kv_heads)
     looked, computed = _attention(model)
-    rate, moved = _experts(model, device, plan, expert)
+    rate, moved = _experts(model, device, plan, expert, slower)
     named = {"fp8_block": "fp8", "float16": "bfloat16"}.get(linear, linear)
     product = named if device.has(named) else "bfloat16"
     words = {"dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm": "bfloat16"} if model.latent else {}
@@ -131,7 +138,9 @@ def _attention(model: ServedModel) -> tuple[float, float]:
     return float(looked), 2.0 * model.heads * (model.head_dim + model.rope_dim + model.value_dim)
 
 
-def _experts(model: ServedModel, device: Accelerator, plan: Plan, dtype: str) -> tuple[float, float]:
+def _experts(
+    model: ServedModel, device: Accelerator, plan: Plan, dtype: str, slower: Callable[..., Mapping[str, float]]
+) -> tuple[float, float]:
     """The rate at which experts compute, and the seconds in which a token's rows move between them.
 
     mxfp4 is a format of weights: its products are those of fp8 where an accelerator has 4 bits, else of bfloat16.

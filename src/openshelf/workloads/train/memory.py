@@ -70,15 +70,25 @@ def kept_micro_batches(plan: Plan) -> float:
     return most + 1 if plan.schedule == "dualpipe" else most
 
 
+def held_of(model: Model, plan: Plan) -> float:
+    """Weights of a device: parameters, not bytes."""
+    if not (model.experts and plan.ep > 1):
+        return model.parameters / (plan.tp * plan.pp)
+    routed = model.moe_layers * model.experts * model.expert_weights
+    return (model.parameters - routed) / (plan.tp * plan.pp) + routed / (plan.ep * plan.pp)
+
+
+def trained_of(model: Model) -> float:
+    """The share of weights that have gradients and optimizer state."""
+    return 0.005 if model.lora else 1.0
+
+
 def memory_of(model: Model, plan: Plan, cluster: Cluster) -> Memory:
     """The first stage's, which keeps the most."""
-    held = model.parameters / (plan.tp * plan.pp)
-    if model.experts and plan.ep > 1:
-        routed = model.moe_layers * model.experts * model.expert_weights
-        held = (model.parameters - routed) / (plan.tp * plan.pp) + routed / (plan.ep * plan.pp)
+    held = held_of(model, plan)
     copies = 2 if plan.schedule == "dualpipe" else 1  # each device has a stage from either end
     shards = plan.dp * plan.cp
-    trained = 0.005 if model.lora else 1.0
+    trained = trained_of(model)
     weights = copies * 2.0 * held / (shards if plan.zero == 3 else 1)
     gradients = copies * trained * (2.0 if plan.dtype != "float32" else 4.0) * held
     gradients /= shards if plan.zero >= 2 else 1

@@ -8,20 +8,19 @@ transfer, which has nothing before it.
 from __future__ import annotations
 
 from openshelf.workloads.train.cluster import Cluster
-from openshelf.workloads.train.memory import activations_of_layer
+from openshelf.workloads.train.memory import activations_of_layer, held_of, trained_of
 from openshelf.workloads.train.model import Model
 from openshelf.workloads.train.plan import Plan
 
 
 def offload_bytes(model: Model, plan: Plan) -> dict[str, float]:
-    """Bytes in each direction that a step moves, by what is offloaded."""
-    held = model.parameters / (plan.tp * plan.pp)
-    shards = plan.dp * plan.cp if plan.zero else 1
+    """Bytes in each direction that a step moves, by what is offloaded: of the device's own experts and shards."""
+    held, group = held_of(model, plan), plan.dp * plan.cp
     passes = 2 * plan.micro_batches if plan.recompute != "full" else 3 * plan.micro_batches
     layers = -(-model.layers // plan.pp)
     moved = {
-        "weights": 2 * held * passes,
-        "optimizer": 12 * held / shards,
+        "weights": 2 * held * passes / (group if plan.zero == 3 else 1),
+        "optimizer": 12 * trained_of(model) * held / (group if plan.zero else 1),
         "activations": plan.micro_batches * layers * activations_of_layer(model, plan),
     }
     return {name: moved[name] for name in plan.offload}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from openshelf.workloads.train.cluster import Cluster
-from openshelf.workloads.train.memory import Memory, memory_of
+from openshelf.workloads.train.memory import Memory, held_of, memory_of, trained_of
 from openshelf.workloads.train.model import Model
 from openshelf.workloads.train.offload import offload_s
 from openshelf.workloads.train.parts import (
@@ -91,10 +91,7 @@ def stages_of(model: Model, plan: Plan, cluster: Cluster) -> list[tuple[int, Sta
 
 def after_backward(model: Model, plan: Plan, cluster: Cluster) -> tuple[Parts, Parts]:
     """Exchange of gradients (and of weights, where they are sharded), and the optimizer."""
-    trained = 0.005 if model.lora else 1.0
-    held = trained * model.parameters / (plan.tp * plan.pp)
-    if model.experts and plan.ep > 1:
-        held = _held_with_experts(model, plan)
+    held = trained_of(model) * held_of(model, plan)
     group = plan.dp * plan.cp
     grads = exchange(cluster, "dp", "all_reduce", _GRADIENT * held, group, plan.tp)
     if plan.zero == 3:
@@ -102,11 +99,6 @@ def after_backward(model: Model, plan: Plan, cluster: Cluster) -> tuple[Parts, P
     shards = group if plan.zero else 1
     moved = _OPTIMIZER * held / shards / cluster.accelerator.memory_bytes_per_s
     return grads, {"memory": moved, "host": 1e-4}
-
-
-def _held_with_experts(model: Model, plan: Plan) -> float:
-    routed = model.moe_layers * model.experts * model.expert_weights
-    return (model.parameters - routed) / (plan.tp * plan.pp) + routed / (plan.ep * plan.pp)
 
 
 def step_of(model: Model, plan: Plan, cluster: Cluster, slower: Mapping[str, float]) -> Step:
