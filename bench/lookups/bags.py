@@ -156,7 +156,9 @@ def case_of(
     if fbgemm is not None:
         peers["tables.x_fbgemm"] = ("FBGEMM TBE", functools.partial(of_fbgemm, fbgemm))
     for kind in KINDS:
-        batches = kept.setdefault((kind, count), Batches(kind, count))
+        if (kind, count) not in kept:
+            kept[kind, count] = Batches(kind, count)
+        batches = kept[kind, count]
         case, plain = f"{dtype}, dim {dim}, ids {kind}", ours(table)
         for name, (peer_name, peer) in peers.items():
             same(plain, peer, batches.ids[0])
