@@ -173,7 +173,7 @@ struct Body {
             for (u64 at = hashed; at < some + KEYS_AHEAD; at++) numbers[at] = 0;  // where no more keys are, of any
             u64 left = 0;
             for (u64 at = 0; at < some; at++) {
-                __builtin_prefetch(bucket(numbers[at + KEYS_AHEAD]));
+                ask_for(bucket(numbers[at + KEYS_AHEAD]));
                 const unsigned same = L::same(bucket(numbers[at]), keys[from + at]);
                 rows[from + at] = row(numbers[at], same | 1u << KEYS_A_BUCKET);
                 rest[left] = std::uint32_t(at);
@@ -182,7 +182,7 @@ struct Body {
             for (u64 one = 0; one < left; one++) {
                 std::uint32_t& number = numbers[one];  // no longer that of a first bucket: one is at most rest[one]
                 number = std::uint32_t(index.second(KeyIndex::hash(keys[from + rest[one]])));
-                __builtin_prefetch(bucket(number));
+                ask_for(bucket(number));
             }
             for (u64 one = 0; one < left; one++) {
                 const u64 at = from + rest[one];
