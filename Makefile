@@ -180,9 +180,6 @@ $(TABLES_PEERS)/.built: bench/peers/tables.txt $(VENV)/.built $(VENV)/.test
 bench-tables-peers: $(TABLES_PEERS)/.built
 	command -v redis-server > /dev/null || { apt-get update -qq && apt-get install -y -qq redis-server; }
 	$(TABLES_PEERS)/bin/python bench/tables.py
-	$(TABLES_PEERS)/bin/python bench/tables_peers.py
-	$(TABLES_PEERS)/bin/python bench/tables_flash.py
-	$(TABLES_PEERS)/bin/python bench/tables_engram.py
 
 # The peers of bench/hosts.py, which skips those that are missing. torch is among the test requirements.
 bench-hosts-peers: $(VENV)/.built $(VENV)/.test

@@ -1,235 +1,62 @@
-"""Tables: is a shared table as fast to read as private memory is with torch and FBGEMM?
+"""Tables: rows read by address, beside torch, FBGEMM and other stores; over processes, hosts and flash.
 
-Bags of 16 rows on one core, from a space, against F.embedding_bag (of int8, embedding_bag_byte) and FBGEMM's TBE on
-memory of their own. Ids are drawn as at Meta, by Zipf's law, and evenly. An id's value is the worst of its cases.
-Beside it: whole rows (consistent=True), alone and while another process updates; and how many random lines this
-machine reads. 10 M rows where three quarters of the free memory hold the table and a private copy, otherwise fewer.
---case measures some cases only: all of them with 10 M rows take some minutes. bench/tables_peers.py has two processes,
-and other stores.
+Each part is a file of lookups/, and says what it measures. Ids are drawn as at Meta, then by Zipf's law, then evenly;
+an id's value is the worst of its cases. A part whose peer or right is missing says so in its rows, and the others run.
+--case measures some cases of the part `bags` only: all of them with 10 M rows take some minutes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import gc
-import mmap
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import argparse
+import importlib
+import traceback
+from collections.abc import Iterator
 
-import numpy as np
-import torch
 from rich.progress import track
 
-from kit.side_by_side import Report, Row, arguments, compare
-from openshelf import Space, Table, _core
-from openshelf.tables import SGD, Uniform
-from peers import tbe
-from traffic.recsys_ids import KINDS
+from kit.servers import Absent
+from kit.side_by_side import Report, Row
+from lookups.asked import CASES, Asked
+from openshelf.errors import NotPermitted
 
-BAGS, LENGTH, BATCHES = 4096, 16, 7
-COUNT = BAGS * LENGTH
-OFFSETS = torch.arange(0, COUNT, LENGTH)
-ENDS = torch.arange(0, COUNT + 1, LENGTH)
-DTYPES = ("float32", "float16", "bfloat16", "int8")
-CASES = [(dtype, dim) for dtype in ("float32", "float16", "int8") for dim in (128, 64)]
-BARS = {"tables.x_torch": ">= 1.0", "tables.x_fbgemm": ">= 1.2", "tables.consistent": ">= 0.85"}
-Call = Callable[[], float]
-
-
-def on_one_core() -> None:
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    torch.set_num_threads(1)
+PARTS = {  # and what each is for; it may have more rows
+    "bags": ("tables.x_torch", "tables.x_fbgemm", "tables.consistent", "tables.random_read"),
+    "processes": ("tables.scale",),
+    "stores": ("tables.x_redis",),
+    "hosts": ("tables.pipelined", "tables.hot", "tables.early", "tables.fresh_host_s", "tables.fresh_hosts_s"),
+    "keys": ("tables.dynamic", "tables.day"),
+    "flash": ("tables.flash", "tables.flash_x_rocksdb"),
+    "engram": ("tables.engram",),
+}
 
 
-def row_bytes(dtype: str, dim: int) -> int:
-    return _core.table_row_bytes(DTYPES.index(dtype), dim)
-
-
-def rows_that_fit(dtype: str, dim: int, most: int) -> int:
-    free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
-    copies = 3 if dtype == "int8" else 2  # FBGEMM lays rows of int8 out in its own way
-    return min(most, int(free.split()[1]) * 768 // (copies * row_bytes(dtype, dim)))
-
-
-@contextlib.contextmanager
-def table_of(rows: int, dim: int, dtype: str) -> Iterator[tuple[Space, Table]]:
-    with Space.temporary(rows * row_bytes(dtype, dim) + (16 << 20)) as space:
-        optimizer = None if dtype == "int8" else SGD(0.01)
-        yield (
-            space,
-            Table.create(space, "t", rows=rows, dim=dim, dtype=dtype, init=Uniform(-1, 1, 1), optimizer=optimizer),
-        )
-
-
-class Batches:
-    """Ids of one kind, a batch after the other, whoever asks: nobody reads rows that somebody else has just read."""
-
-    def __init__(self, kind: str, rows: int) -> None:
-        drawn = torch.from_numpy(KINDS[kind](rows, COUNT * BATCHES, 1))
-        self.ids = list(drawn.split(COUNT))
-        self.number = 0
-
-    def timed(self, work: Callable[[torch.Tensor], object]) -> Call:
-        """Seconds that this thread computes: what others do on the machine meanwhile does not count."""
-
-        def call() -> float:
-            self.number += 1
-            ids = self.ids[self.number % BATCHES]
-            started = time.thread_time()
-            work(ids)
-            return time.thread_time() - started
-
-        return call
-
-
-@functools.cache
-def results(dim: int) -> torch.Tensor:
-    """One for all: where it happens to lie makes a difference."""
-    return torch.empty(BAGS, dim)
-
-
-def ours(table: Table, **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    out = results(table.dim)
-
-    def work(ids: torch.Tensor) -> torch.Tensor:
-        table.bag(ids, OFFSETS, out=out, threads=1, **options)
-        return out
-
-    return work
-
-
-def of_torch(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    if rows.dtype == torch.uint8:
-        return lambda ids: torch.ops.quantized.embedding_bag_byte_rowwise_offsets(rows, ids, OFFSETS, mode=0)
-    return lambda ids: torch.nn.functional.embedding_bag(ids, rows, OFFSETS, mode="sum")
-
-
-def of_fbgemm(call: Callable[[torch.Tensor, torch.Tensor], Any], ids: torch.Tensor) -> Any:
-    return call(ids, ENDS)
-
-
-def copy_of(table: Table, into: torch.Tensor | None = None) -> torch.Tensor:
-    """Its rows in private memory, in steps."""
-    if into is None:
-        kind = torch.uint8 if table.dtype == "int8" else getattr(torch, table.dtype)
-        into = torch.empty(table.rows, row_bytes(table.dtype, table.dim), dtype=torch.uint8).view(kind)
-    for first in range(0, table.rows, 1 << 18):
-        ids = torch.arange(first, min(table.rows, first + (1 << 18)))
-        table.lookup(ids, raw=True, out=into[first : first + len(ids)])
-    return into
-
-
-def same(work: Callable[[torch.Tensor], torch.Tensor], peer: Callable[[torch.Tensor], Any], ids: torch.Tensor) -> None:
-    torch.testing.assert_close(work(ids), peer(ids).float(), rtol=1e-2, atol=3e-2)
-
-
-def against_peers(report: Report, most: int, pairs: int, cases: list[tuple[str, int]]) -> None:
-    found: dict[str, list[Row]] = {name: [] for name in BARS}
-    kept: dict[tuple[str, int], Batches] = {}
-    for dtype, dim in track(cases, "tables"):
-        rows = rows_that_fit(dtype, dim, most)
-        with table_of(rows, dim, dtype) as (space, table):
-            private = copy_of(table)
-            fbgemm = tbe.bags_of(private, dim)
-            peers = {
-                "tables.x_torch": ("embedding_bag_byte" if dtype == "int8" else "F.embedding_bag", of_torch(private))
-            }
-            if fbgemm is not None:
-                peers["tables.x_fbgemm"] = ("FBGEMM TBE", functools.partial(of_fbgemm, fbgemm))
-            for kind in KINDS:
-                batches = kept.setdefault((kind, rows), Batches(kind, rows))
-                case, plain = f"{dtype}, dim {dim}, ids {kind}", ours(table)
-                for name, (peer_name, peer) in peers.items():
-                    same(plain, peer, batches.ids[0])
-                    row = compare(name, case, peer_name, batches.timed(plain), batches.timed(peer), pairs=pairs)
-                    speed = COUNT / (row.median or 1)
-                    row.note = (
-                        f"{speed / 1e6:.1f} M rows/s, {speed * row_bytes(dtype, dim) / 1e9:.1f} GB/s, {rows:,} rows"
-                    )
-                    found[name].append(row)
-                found["tables.consistent"].append(whole_rows(table, batches, case, pairs))
-            if dtype != "int8":
-                with updates(space.name):
-                    case = f"{dtype}, dim {dim}, ids meta, while another process updates"
-                    found["tables.consistent"].append(whole_rows(table, kept["meta", rows], case, pairs))
-            if (dtype, dim) == ("float32", 128):
-                report.add(on_huge_pages(table, kept["meta", rows], pairs))
-            del private, fbgemm, peers
-            gc.collect()
-    for name, rows_of_name in found.items():
-        _add_worst(report, name, rows_of_name)
-
-
-def whole_rows(table: Table, batches: Batches, case: str, pairs: int) -> Row:
-    """Plain reads stand on the side that has more samples, and so the better best."""
-    plain, whole = batches.timed(ours(table)), batches.timed(ours(table, consistent=True))
-    row = compare("tables.consistent", case, "plain reads", plain, whole, pairs=pairs)
-    share = 1 / (row.ratio or 1)
-    return replace(row, value=share, ratio=share)
-
-
-def on_huge_pages(table: Table, batches: Batches, pairs: int) -> Row:
-    """torch with private memory that was asked to be huge pages, which torch does not do by itself."""
-    memory = mmap.mmap(-1, table.rows * 512, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    rows = torch.from_numpy(np.frombuffer(memory, np.float32).reshape(table.rows, 128))
-    peer = batches.timed(of_torch(copy_of(table, rows)))
-    case = "float32, dim 128, ids meta, torch on huge pages"
-    return compare("tables.x_torch_huge", case, "F.embedding_bag", batches.timed(ours(table)), peer, pairs=pairs)
-
-
-@contextlib.contextmanager
-def updates(path: str) -> Iterator[None]:
-    """Another process changes rows all the time, on another core."""
-    program = Path(__file__).parent / "processes" / "tables.py"
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, str(program), path], stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield
-        changed, _ = process.communicate()
-        assert int(changed) > 0
-
-
-def _add_worst(report: Report, name: str, cases: list[Row]) -> None:
-    if not cases:
-        note = "FBGEMM is not installed: make bench-tables-peers"
-        report.add(Row(name, "the worst case", None, "x", "", None, None, bar=BARS[name], note=note))
-        return
-    worst = min(cases, key=lambda row: row.value or 0)
-    report.add(replace(worst, case=f"the worst case: {worst.case}", bar=BARS[name]))
-    for row in cases:
-        report.add(replace(row, id=f"{name}.{row.case.replace(', ', '_').replace(' ', '')}"))
-
-
-def limit(report: Report, rows: int, dtype: str, dim: int) -> None:
-    """Random lines of the same memory, as many at a time as the processor takes."""
-    with table_of(rows, dim, dtype) as (space, table):
-        address, size, loads = table._core.parts()[0][1], rows * row_bytes(dtype, dim), 200_000
-        seconds = min(_core.random_loads(address, size, loads, seed) for seed in range(5)) / loads
-        huge = space.describe()["huge_bytes"]
-        note = f"{64 / seconds / 1e9:.1f} GB/s of lines, {huge / size:.0%} of the table in huge pages"
-        case = "random loads of 8 bytes, each a line"
-        report.add(Row("tables.random_read", case, 1 / seconds / 1e6, "M/s", "", None, None, note=note))
+def rows_of(part: str, asked: Asked) -> Iterator[Row]:
+    """Of a part that cannot run here, the reason in each of its rows."""
+    try:
+        yield from importlib.import_module(f"lookups.{part}").rows(asked)
+    except (Absent, NotPermitted, ModuleNotFoundError) as why:
+        for id in PARTS[part]:
+            yield Row(id, "", None, "", "", None, None, note=f"not measured: {why}")
 
 
 def main() -> None:
-    named = {f"{dtype}/{dim}": (dtype, dim) for dtype, dim in CASES}
-    args = arguments(__doc__ or "", cases=list(named))
-    cases = [named[name] for name in args.case or named]
-    most, pairs = (2_000_000, 12) if args.quick else (10_000_000, 25)
-    report = Report(f"Tables: {most:,} rows, {BAGS:,} bags of {LENGTH}, one core")
-    on_one_core()
-    limit(report, rows_that_fit(*cases[0], most), *cases[0])
-    against_peers(report, most, pairs, cases)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rows: under 50 s")
+    parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), help="these parts")
+    parser.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES), help="of bags, these cases")
+    args = parser.parse_args()
+    report, failed = Report("Tables"), []
+    for part in track([each for each in PARTS if args.only is None or each in args.only], "tables"):
+        try:
+            for row in rows_of(part, Asked(args.quick, tuple(args.case))):
+                report.add(row)
+        except Exception:  # the others run, and this program fails at its end
+            traceback.print_exc()
+            failed.append(part)
     report.finish(args.json)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

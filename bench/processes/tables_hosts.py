@@ -45,7 +45,7 @@ class Process:
         self.table = Table.open(self.space, "t", sums_at_owner=False)
 
     def train(self, every_s: float, count: int) -> None:
-        """Changes rows at random from now on, and the stamped one each second."""
+        """Changes rows at random from now on, and the stamped one three times a second."""
         self._stop.clear()
 
         def work() -> None:
@@ -54,7 +54,7 @@ class Process:
                 number += 1
                 ids = chance.integers(STAMPED + 1, self.table.rows, count)
                 self.table.update(ids, np.ones((count, DIM), np.float32))
-                if number % max(1, int(1 / every_s)) == 0:
+                if number % max(1, int(0.3 / every_s)) == 0:
                     self.table.write([STAMPED], np.full((1, DIM), time.monotonic() % 10_000))
 
         self._thread = threading.Thread(target=work)

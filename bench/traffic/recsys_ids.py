@@ -26,14 +26,13 @@ def like_meta(rows: int, count: int, seed: int) -> Ids:
     """Ids of one table from a batch of 65,536 samples: more than `count` are drawn, and the first of them taken."""
     chance = np.random.default_rng(seed)
     lookups = max(count, int(65_536 * _READ_A_BAG))
-    uses: list[int] = []
+    parts = []
     for low, high, share in zip(_USES_ABOVE, _USES_ABOVE[1:], np.array(_SHARES) / sum(_SHARES), strict=False):
-        left = round(lookups * share)
-        while left > 0:
-            drawn = int(np.exp(chance.uniform(np.log(low + 1), np.log(high + 1))))
-            one = min(left, max(low + 1, min(drawn, high)))
-            uses.append(one)
-            left -= one
+        wanted = round(lookups * share)
+        drawn = np.exp(chance.uniform(np.log(low + 1), np.log(high + 1), wanted // (low + 1) + 1)).astype(int)
+        so_far = np.cumsum(np.clip(drawn, low + 1, high)).clip(max=wanted)  # the last row has what is left
+        parts.append(np.diff(so_far[: np.searchsorted(so_far, wanted) + 1], prepend=0))
+    uses = np.concatenate(parts)
     ids = np.repeat(np.arange(len(uses)), uses)
     chance.shuffle(ids)
     where = chance.choice(rows, len(uses), replace=False)

@@ -164,15 +164,16 @@ struct Body {
     static u64 find_keys(const KeyIndex& index, const std::int64_t* keys, u64 count, u64 further, std::int64_t* rows) {
         constexpr u64 SOME = 256;
         u64 none = 0;
-        std::uint32_t numbers[SOME + KEYS_AHEAD] = {}, rest[SOME];
+        std::uint32_t numbers[SOME + KEYS_AHEAD], rest[SOME];
         auto bucket = [&](u64 number) { return index.buckets + number * KEY_BUCKET_BYTES; };
         auto row = [](u64 number, unsigned same) { return std::int64_t(number * KEYS_A_BUCKET) + __builtin_ctz(same); };
         for (u64 from = 0; from < count; from += SOME) {
             const u64 some = count - from < SOME ? count - from : SOME, known = count + further - from, hashed = known < SOME + KEYS_AHEAD ? known : SOME + KEYS_AHEAD;
             for (u64 at = 0; at < hashed; at++) numbers[at] = std::uint32_t(index.first(KeyIndex::hash(keys[from + at])));
+            for (u64 at = hashed; at < some + KEYS_AHEAD; at++) numbers[at] = 0;  // where no more keys are, of any
             u64 left = 0;
             for (u64 at = 0; at < some; at++) {
-                __builtin_prefetch(bucket(numbers[at + KEYS_AHEAD]));  // where no more keys are, of any
+                ask_for(bucket(numbers[at + KEYS_AHEAD]));
                 const unsigned same = L::same(bucket(numbers[at]), keys[from + at]);
                 rows[from + at] = row(numbers[at], same | 1u << KEYS_A_BUCKET);
                 rest[left] = std::uint32_t(at);
@@ -181,13 +182,14 @@ struct Body {
             for (u64 one = 0; one < left; one++) {
                 std::uint32_t& number = numbers[one];  // no longer that of a first bucket: one is at most rest[one]
                 number = std::uint32_t(index.second(KeyIndex::hash(keys[from + rest[one]])));
-                __builtin_prefetch(bucket(number));
+                ask_for(bucket(number));
             }
             for (u64 one = 0; one < left; one++) {
                 const u64 at = from + rest[one];
                 const unsigned same = L::same(bucket(numbers[one]), keys[at]);
-                rows[at] = same ? row(numbers[one], same) : index.none;
-                none += !same;
+                const std::int64_t found = row(numbers[one], same | 1u << KEYS_A_BUCKET), missing = -std::int64_t(!same);
+                rows[at] = found ^ ((found ^ index.none) & missing);
+                none += u64(!same);
             }
         }
         return none;

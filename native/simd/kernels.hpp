@@ -63,7 +63,7 @@ constexpr std::uint32_t INFINITE = 0x7f800000;
 
 // Dynamic ids: buckets of KEYS_A_BUCKET keys (tables/keys.hpp). A key is in one of two buckets, or has no row.
 constexpr std::uint64_t KEYS_A_BUCKET = 8, KEY_BUCKET_BYTES = 64;
-constexpr std::uint64_t KEYS_AHEAD = 64;         // keys between the one that is looked for and the one whose bucket is asked for
+constexpr std::uint64_t KEYS_AHEAD = 128;        // keys between the one that is looked for and the one whose bucket is asked for
 
 struct KeyIndex {
     const char* buckets;                         // each a line

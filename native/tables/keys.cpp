@@ -12,7 +12,7 @@ namespace osf::tables {
 
 static std::string keys_name(u64 id) { return hidden_head(id) + "/keys"; }
 constexpr u32 KEYS_VERSION = 2;
-constexpr u64 COUNTED = 64;                      // one of so many reads is counted, so that reading stays reading
+constexpr u64 COUNTED = 128;                     // one of so many reads is counted, so that reading stays reading
 static u64 keys_check(const KeysHead& head) { return hash_bytes(&head, offsetof(KeysHead, check), 1); }
 
 void Keys::make(const std::shared_ptr<Table>& table, u32 admit_after, u64 half_life) {
@@ -104,7 +104,7 @@ void Keys::check(const Ids& keys) {
 }
 
 void Keys::ask_for(const Ids& keys, u64 from, u64 to) const {
-    for (u64 at = from; at < to; at++) __builtin_prefetch(&first(KeyIndex::hash(std::int64_t(keys[at]))));
+    for (u64 at = from; at < to; at++) __builtin_prefetch(&first(KeyIndex::hash(std::int64_t(keys[at]))), 0, 2);
 }
 
 u64 Keys::find_some(const std::int64_t* keys, u64 count, u64 further, std::int64_t* rows) {

@@ -15,6 +15,7 @@ from openshelf.tables import (
     Adagrad,
     Adam,
     DynamicIds,
+    HostsTable,
     Normal,
     RowwiseAdagrad,
     TableBag,
@@ -75,6 +76,20 @@ def test_methods(space: Space, keys: Any) -> None:
         "finite": True, "more": 1, "keys": [1, 2], "nbytes": "64KiB",
     }  # fmt: skip
     assert raw_errors_of_methods(table, good, ("close", "settle")) == []  # settle: for files of checkpoints
+
+
+def test_methods_of_a_table_over_hosts(url: str) -> None:
+    with Space.open(url, contribute="16MiB") as space:
+        table = Table.create(space, "t", rows=8, dim=2, optimizer=SGD(0.1), hosts=[0])
+        good = {
+            "ids": [1, 2], "offsets": [0, 1], "gradients": np.ones((2, 2)), "optimizer": SGD(0.1),
+            "rows": np.ones((2, 2)), "more": 1, "nbytes": "64KiB", "hosts": [0], "steps": 1,
+        }  # fmt: skip
+        assert raw_errors_of_methods(table, good, ("close", "set_steps")) == []  # set_steps: for files of checkpoints
+        assert isinstance(table, HostsTable)
+        assert raw_errors(lambda junk: table.keep_copies(1, fresh_s=junk)) == []
+        with pytest.raises(BadInput, match="'t' are all in memory, on several hosts: keep_copies"):
+            table.keep_hot("1MiB")
 
 
 def test_several_files_and_bags(space: Space, tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from openshelf import _core
 from openshelf._dtypes import of_numpy
-from openshelf._sizes import whole
+from openshelf._sizes import seconds_of, whole
 from openshelf.errors import BadInput, Closed, HostLost, NoRoom
 from openshelf.space import Cluster, Space, array_name
 from openshelf.tables.arguments import NO_IDS, numbers_of, room_for
@@ -23,6 +23,7 @@ from openshelf.tables.table import DTYPES, Table, check_offsets
 
 _MAGIC = int.from_bytes(b"OSFTBLH1", "little")
 _BLOCKS = 1024  # about so many a table begins with
+_COPIES = 1 << 24  # more are of use only where there are more rows
 _U64 = of_numpy(np.dtype(np.uint64))
 
 
@@ -94,9 +95,17 @@ class HostsTable(Table):
         forked process has none until it asks for some.
         """
         rows = whole(rows, "rows")
-        if rows < 0 or not 0.1 <= fresh_s <= 3600:
+        if rows < 0 or not 0.1 <= seconds_of(fresh_s, "fresh_s") <= 3600:
             raise BadInput(f"copies are of 0 or more rows, and 0.1 to 3600 seconds old, got {rows} and {fresh_s!r}")
-        self._hosts.native.keep_copies(rows, float(fresh_s))
+        most = min(rows, max(self.rows, _COPIES))  # uses of so many are counted from the start
+        self._hosts.native.keep_copies(most, float(fresh_s))
+
+    def keep_hot(self, nbytes: int | str) -> None:
+        """Rows of a table over hosts are in memory."""
+        raise BadInput(
+            f"the rows of the table {self.name!r} are all in memory, on several hosts: keep_copies keeps those of "
+            "other hosts here, keep_hot is for rows on flash"
+        )
 
     def prefetch(self, ids: Any) -> None:
         """Asks for rows that will be looked up soon, and returns at once. Those of other hosts need keep_copies."""
@@ -286,7 +295,7 @@ def sharding_of(cluster: Cluster, hosts: Any) -> Sharding:
     if isinstance(hosts, str) and hosts == "all":
         there = [peer.number for peer, _ in cluster.peers.ask(lambda remote: remote.stats())]
         return Sharding(tuple(sorted([cluster.shard.own, *there])))
-    if isinstance(hosts, str) or not len(hosts):
+    if isinstance(hosts, str) or not isinstance(hosts, Collection) or not len(hosts):
         raise BadInput(f'hosts= is "all", a list of hosts, or a Sharding, got {hosts!r}')
     return Sharding(tuple(cluster.number_of_host(host) for host in hosts))
 

@@ -1,4 +1,4 @@
-"""Tables as the n-gram memory of a small language model (as Engram): is it as fast from a space as from private memory?
+"""A table as the n-gram memory of a small language model (as Engram): is a space as fast as private memory?
 
 A decoder of four layers takes, beside each token, the rows of its last two and last three tokens, hashed into eight
 tables each way. The ids follow from the tokens alone, so they are known before the first layer runs. The rows are in a
@@ -9,10 +9,12 @@ second, of those with private memory; the losses of both are equal.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 
-from kit.side_by_side import Report, arguments, compare
+from kit.side_by_side import Row, compare
+from lookups.asked import Asked
 from openshelf import Space, Table
 from openshelf.tables import TableBag, Uniform
 
@@ -51,20 +53,19 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
         return found
 
 
-def main() -> None:
-    args = arguments(__doc__ or "")
-    rows, pairs = (2_000_000, 8) if args.quick else (8_000_000, 25)
+def rows(asked: Asked) -> Iterator[Row]:
+    count, pairs = (1_000_000, 6) if asked.quick else (8_000_000, 25)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    report = Report(f"Tables: n-gram memory of {rows:,} rows of {WIDTH}, {BATCH} x {LENGTH} tokens")
-    with Space.temporary(rows * WIDTH * 4 + (16 << 20)) as space, torch.inference_mode():
-        table = Table.create(space, "ngrams", rows=rows, dim=WIDTH, init=Uniform(-1, 1, 1))
-        private = torch.nn.EmbeddingBag(rows, WIDTH, mode="sum", _weight=torch.empty(rows, WIDTH))
-        for first in range(0, rows, 1 << 18):
-            ids = torch.arange(first, min(rows, first + (1 << 18)))
+    with Space.temporary(count * WIDTH * 4 + (16 << 20)) as space, torch.inference_mode():
+        table = Table.create(space, "ngrams", rows=count, dim=WIDTH, init=Uniform(-1, 1, 1))
+        private = torch.nn.EmbeddingBag(count, WIDTH, mode="sum", _weight=torch.empty(count, WIDTH))
+        for first in range(0, count, 1 << 18):
+            ids = torch.arange(first, min(count, first + (1 << 18)))
             table.lookup(ids, out=private.weight.data[first : first + len(ids)])
         ours, theirs = Model(TableBag(table, mode="sum")).eval(), Model(private).eval()
         batches = [torch.randint(WORDS, (BATCH, LENGTH)) for _ in range(8)]
-        assert torch.equal(ours(batches[0], ngrams(batches[0], rows)), theirs(batches[0], ngrams(batches[0], rows)))
+        assert torch.equal(ours(batches[0], ngrams(batches[0], count)), theirs(batches[0], ngrams(batches[0], count)))
         turn = 0
 
         def timed_run(model: Model) -> float:
@@ -72,18 +73,14 @@ def main() -> None:
             turn += 1
             tokens = batches[turn % 8]
             started = time.thread_time()  # what others do on the machine meanwhile does not count
-            model(tokens, ngrams(tokens, rows))
+            model(tokens, ngrams(tokens, count))
             return time.thread_time() - started
 
-        case = f"forward pass, {HEADS * len(ORDERS)} rows a token"
+        case = f"forward pass, {HEADS * len(ORDERS)} of {count:,} rows a token, {BATCH} x {LENGTH} tokens"
         run = compare(
             "tables.engram", case, "nn.EmbeddingBag", lambda: timed_run(ours), lambda: timed_run(theirs),
             pairs=pairs, bar=">= 0.97",
         )  # fmt: skip
         run.note = f"{BATCH * LENGTH / (run.median or 1):.0f} tokens/s"
-        report.add(run)
-    report.finish(args.json)
-
-
-if __name__ == "__main__":
-    main()
+        yield run
+    torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Tables on flash: four times as many bytes of rows as memory, looked up at random by one process.
+"""Four times as many bytes of rows as memory, looked up at random by one process.
 
 Half of the memory is the space's dram, half are hot rows (Table.keep_hot). `tables.flash` is rows a second, of what the
 disk allows: sectors that it reads at random a second (O_DIRECT, 4 KiB, the best of three depths, in the same run, of a
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ import numpy as np
 
 from kit.random_reads import sectors_a_second
 from kit.servers import Absent
-from kit.side_by_side import Report, Row, arguments
+from kit.side_by_side import Row
+from lookups.asked import Asked, with_worst
 from openshelf import Space, Table
 from openshelf.tables import Uniform
 from peers.row_stores import RocksDB, fill, keys_of
@@ -83,18 +83,16 @@ def written(path: Path, nbytes: int) -> Path:
     return path
 
 
-def of_disk(report: Report, path: Path, seconds: float) -> float:
+def of_disk(path: Path, seconds: float) -> Row:
     rates = {depth: sectors_a_second(path, depth, seconds) for depth in (32, 64, 128)}
     best = max(rates, key=rates.__getitem__)
     case = f"sectors of 4 KiB at random, {best} at once"
-    report.add(Row("tables.flash_disk", case, rates[best] / 1e3, "k/s", "", None, None))
-    return rates[best]
+    return Row("tables.flash_disk", case, rates[best] / 1e3, "k/s", "", None, None)
 
 
-def main() -> None:
-    args = arguments(__doc__ or "")
-    memory, seconds = (64 * MIB, 1.5) if args.quick else (512 * MIB, 10.0)
-    report = Report(f"Tables on flash: {4 * memory // MIB} MiB of rows, {memory // MIB} MiB of memory")
+def rows(asked: Asked) -> Iterator[Row]:
+    memory, seconds = (64 * MIB, 1.2) if asked.quick else (512 * MIB, 10.0)
+    size = f"{4 * memory // MIB} MiB of rows, {memory // MIB} MiB of memory"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, cold_table(Path(folder), memory) as table:
         home = Path(folder)
         batches = {kind: list(draw(table.rows, FRESH * ASKED, 1).reshape(-1, ASKED)) for kind, draw in KINDS.items()}
@@ -102,44 +100,33 @@ def main() -> None:
         found: list[Row] = []
         speeds: dict[str, float] = {}
         for kind, ids in batches.items():
-            disk = of_disk(report, beside, seconds / 4)
+            disk = of_disk(beside, seconds / 4)
+            yield disk
             speeds[kind], share = from_flash(table, ids, seconds)
-            value = speeds[kind] / (disk / share)
-            note = f"{speeds[kind] / 1e3:.0f} k rows/s, {share:.0%} from flash"
-            row = Row("tables.flash", f"ids {kind}", value, "x", "the disk", value, None, bar=">= 0.8", note=note)
-            found.append(row)
-        _add_worst(report, found)
-        _add_worst(report, against_rocksdb(home, table, batches, speeds, memory, seconds))
-    report.finish(args.json)
+            value = speeds[kind] / (1e3 * (disk.value or 0) / share)
+            note = f"{speeds[kind] / 1e3:.0f} k rows/s, {share:.0%} from flash; {size}"
+            found.append(Row("tables.flash", f"ids {kind}", value, "x", "the disk", value, None, note=note))
+        yield from with_worst(found, ">= 0.8")
+        yield from against_rocksdb(home, table, batches, speeds, memory, seconds)
 
 
 def against_rocksdb(
     home: Path, table: Table, batches: dict[str, Any], speeds: dict[str, float], memory: int, seconds: float
-) -> list[Row]:
+) -> Iterator[Row]:
     name, bar = "tables.flash_x_rocksdb", ">= 3"
     try:
         store = RocksDB(home, memory)
     except Absent as why:
-        return [Row(name, "the worst case", None, "x", "RocksDB", None, None, bar=bar, note=str(why))]
+        yield Row(name, "the worst case", None, "x", "RocksDB", None, None, bar=bar, note=f"not measured: {why}")
+        return
     try:
         fill(store, lambda ids: table.lookup(ids, threads=1), table.rows)
-        rows = []
+        found = []
         for kind, ids in batches.items():
             keys = [keys_of(one) for one in ids]
             speed = speed_of(lambda some: store.rows(some, DIM), keys, seconds)
             ratio, note = speeds[kind] / speed, f"RocksDB {speed / 1e3:.0f} k rows/s"
-            rows.append(Row(name, f"ids {kind}", ratio, "x", "RocksDB", ratio, None, bar=bar, note=note))
-        return rows
+            found.append(Row(name, f"ids {kind}", ratio, "x", "RocksDB", ratio, None, note=note))
+        yield from with_worst(found, bar)
     finally:
         store.closing.close()
-
-
-def _add_worst(report: Report, cases: list[Row]) -> None:
-    worst = min(cases, key=lambda row: row.value or 0)
-    report.add(replace(worst, case=f"the worst case: {worst.case}"))
-    for row in cases if len(cases) > 1 else []:
-        report.add(replace(row, id=f"{row.id}.{row.case.removeprefix('ids ')}", bar=""))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""The parts of bench/tables.py. Each has `rows(asked)`, and its text says what it measures."""
