@@ -1,4 +1,4 @@
-// Keys of blocks: a chain of SHA-256, so that a key stands for everything before it (docs/formats.md has the bytes).
+// Keys of blocks: a chain of SHA-256, so that a key stands for everything before it (docs/formats/kv.md has the bytes).
 //
 // SHA-256 of the machine's OpenSSL: 0.11 us a block of 16 tokens where the CPU has SHA instructions, and anybody can make the same keys
 // with Python's hashlib. The functions without EVP are called: half the time for so few bytes.

@@ -12,7 +12,7 @@
 //   0  u32 bytes of payload     4  u16 type     6  u8 version     7  u8 flags (0)     8  u64 id     16  payload     16+bytes  u8[16] tag
 //
 // The nonce is the frame's number in its direction and is never sent. Keys are HKDF-SHA256 of the shared key, salted with both
-// randoms; see docs/formats.md for what this protects and what not.
+// randoms; see docs/formats/hosts.md for what this protects and what not.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The bytes of a journal's file; docs/formats.md draws them too. All integers little-endian, everything at multiples of SECTOR.
+// The bytes of a journal's file; docs/formats/tiers.md draws them too. All integers little-endian, everything at multiples of SECTOR.
 //
 //     0        FileHead, zeros up to SECTOR
 //     SECTOR   checkpoint: a transaction with all pages of the image

@@ -74,7 +74,7 @@ class Transport(Protocol):
 
 
 class Tcp:
-    """Frames over TCP, sealed with AES-128-OCB by the machine's OpenSSL; docs/formats.md has the bytes."""
+    """Frames over TCP, sealed with AES-128-OCB by the machine's OpenSSL; docs/formats/hosts.md has the bytes."""
 
     name = "tcp"
     largest_frame = _core.FRAME_MAX

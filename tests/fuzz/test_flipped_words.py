@@ -24,7 +24,7 @@ from tests.fuzz import cases
 from tests.fuzz.test_metadata_at_rest import prepare
 from tests.space.tiers.shelves import keeper, wait_until
 
-LIVE = 0xA1865506AADBF831  # docs/formats.md, as are the places below
+LIVE = 0xA1865506AADBF831  # docs/formats/space.md, as are the places below
 REMOVED, SEAL = 1280, 1288
 INLINE, RENAMED = 1, 5  # numbers of arrays: one with the name that it was made with, one that was renamed
 

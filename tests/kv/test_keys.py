@@ -21,7 +21,7 @@ from tests.space import shelf
 
 LAYOUT = Layout("llama@1", layers=2, heads=4, head_dim=64, dtype="float16")
 
-# docs/formats.md prints these.
+# docs/formats/kv.md prints these.
 ROOT = "0a71120ee9c574a6b7147ff103149ec77728d0a8aa5d9b8d36cde7b409dcebf4"
 KEYS = (
     "4f269ff1724f9ac5e7fdf3b33d61f44229333658ec141d8b9f68a6f163e53e57",

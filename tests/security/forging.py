@@ -6,7 +6,7 @@ import struct
 
 from openshelf import _core
 
-TIERS, BACKING, MADE, CHECK = 72, 192, 1216, 1224  # docs/formats.md
+TIERS, BACKING, MADE, CHECK = 72, 192, 1216, 1224  # docs/formats/space.md
 _MASK = (1 << 64) - 1
 
 

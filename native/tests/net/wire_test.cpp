@@ -62,7 +62,7 @@ void hkdf_is_that_of_the_standard() {  // RFC 5869, A.1
     CHECK(hex_of(out) == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865");
 }
 
-void a_frame_is_sealed_as_the_standard_says() {  // computed from the text of RFC 7253 and docs/formats.md by other code
+void a_frame_is_sealed_as_the_standard_says() {  // computed from the text of RFC 7253 and docs/formats/hosts.md by other code
     Stream seals(Stream::sealing, Digest{});
     std::string payload(40, '\0'), sealed(payload.size() + TAG, '\0');
     for (size_t at = 0; at < payload.size(); at++) payload[at] = char(at);

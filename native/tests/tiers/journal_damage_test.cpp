@@ -10,7 +10,7 @@ using namespace osf::test;
 constexpr u64 LESS = UNDER_ASAN || UNDER_TSAN ? 8 : 1;
 static const std::string PATH = "dir/space";
 
-// A file with a checkpoint and some transactions, and where each ends. The sizes are those of docs/formats.md, not of the code.
+// A file with a checkpoint and some transactions, and where each ends. The sizes are those of docs/formats/tiers.md, not of the code.
 struct Log {
     SimDisk disk;
     std::string name;

@@ -1,7 +1,7 @@
 """The root of a pool's keys: what two prompts must share, besides their tokens, to share blocks.
 
-docs/formats.md has the bytes. Keys of blocks are made of it by native code (`native/kv/hash.hpp`); nothing depends on
-Python's hash().
+docs/formats/kv.md has the bytes. Keys of blocks are made of it by native code (`native/kv/hash.hpp`); nothing
+depends on Python's hash().
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The head and the table of a packed file; docs/formats.md draws them. What is read is checked before it is used."""
+"""The head and the table of a packed file; docs/formats/packed.md draws them. All that is read is checked first."""
 
 from __future__ import annotations
 

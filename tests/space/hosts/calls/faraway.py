@@ -17,7 +17,7 @@ from tests.processes import Peer, State
 from tests.space.shelf import SOUND
 
 KEY = bytes(range(32))
-UINT8 = 3  # its number, see docs/formats.md
+UINT8 = 3  # its number, see docs/formats/space.md
 LOCK, BARRIER, CHANNEL = 1, 2, 3
 
 Place = tuple[str, int, int]  # host, base, reserve
