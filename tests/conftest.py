@@ -7,7 +7,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,9 +68,7 @@ def peer(home: Path) -> Iterator[Peer]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def keeper_of(home: Path) -> int:

@@ -72,13 +72,22 @@ void check(int fd, const std::string& path, const Owner& owner) {
     if (is.st_mode & (group ? mode_t(S_IWOTH) : OTHERS_WRITE)) refuse(path, "can be written by others (mode " + octal(is.st_mode) + ")");
 }
 
+// A process whose standard streams are closed would get their numbers, and what it prints would go into the file.
+int past_streams(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+    ::close(fd);
+    errno = error;
+    return moved;
+}
+
 // Minus the error if the system says no; Error if there is something that is not to be trusted.
 int open_checked(int folder, const std::string& name, const std::string& path, int flags, u32 mode, const Owner& owner) {
     struct stat there {};  // a device may do something when it is opened, so it is known before; it cannot be made by who is not root
     if (fstatat(folder, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && (S_ISCHR(there.st_mode) || S_ISBLK(there.st_mode)) && !(owner.device && is_dax(there)))
         refuse(path, "is a device, expected a regular file");
     // Not blocking: a pipe would hang us before we see that it is one. Truncated by nobody before it is known whose it is.
-    const int fd = ::openat(folder, name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode);
+    const int fd = past_streams(::openat(folder, name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode));
     if (fd < 0) {
         const int error = errno;
         struct stat is {};
@@ -176,7 +185,7 @@ int open_data(const std::string& directory, int flags) { return Folder(directory
 
 int open_own(const std::string& path, int flags, u32 mode) { return open_checked(AT_FDCWD, path, path, flags, mode, {geteuid()}); }
 
-int open_nameless(const std::string& directory) { return ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); }
+int open_nameless(const std::string& directory) { return past_streams(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)); }
 int open_device(const std::string& path) { return need(open_checked(AT_FDCWD, path, path, O_RDWR, 0, {0, false, 0, true}), path); }
 
 u64 device_number(int fd, const char* file) {

@@ -45,7 +45,10 @@ Dialled::Dialled(const std::string& path) : Dialled() {
     }
     int big = 1 << 20;
     setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &big, sizeof big);
-    if (connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) fail_os("no keeper answers at " + path, errno);
+    if (connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) {
+        if (errno == ENOENT) throw Error(Code::os, "no keeper answers at " + path + ": it has ended");  // not a name that nobody knows
+        fail_os("no keeper answers at " + path, errno);
+    }
     ucred who{};
     socklen_t size = sizeof who;
     if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || (who.uid != geteuid() && who.uid != 0))

@@ -29,7 +29,7 @@ def torch_module() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise MissingExtra("this needs torch, which is not installed: pip install torch") from error
+        raise MissingExtra("this needs torch, which is not installed: pip install torch (openshelf[torch])") from error
 
 
 class ElementType:

@@ -60,7 +60,7 @@ def open_own(
     # Truncated below, when it is known whose it is. Not blocking: a pipe would hang us before we see that it is one.
     safe = flags & ~os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     try:
-        handle = os.open(path, safe, mode, dir_fd=folder)
+        handle = _past_streams(os.open(path, safe, mode, dir_fd=folder))
     except OSError as error:
         # A link, a directory, a socket or a pipe without a reader: each has an error of its own, none of which says so.
         found = ""
@@ -149,6 +149,16 @@ def mount_of(path: Path) -> tuple[str, str]:
         if inside and len(point) >= len(best):
             best, kind, options = point, fs, flags
     return kind, options
+
+
+def _past_streams(handle: int) -> int:
+    """A process whose standard streams are closed would get their numbers, and print into the file."""
+    if handle > 2:
+        return handle
+    try:
+        return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(handle)
 
 
 def _kind(status: os.stat_result) -> str:

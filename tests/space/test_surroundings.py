@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -312,3 +313,29 @@ def test_process_that_dies_in_a_test_is_noticed(peer: Peer) -> None:
 
 def _die(state: State) -> None:
     os._exit(7)
+
+
+def test_a_process_without_standard_streams_prints_into_no_file_of_a_space(home: Path, tmp_path: Path) -> None:
+    program = f"""
+import os
+import numpy as np
+import openshelf as osf
+from openshelf._files import write_own
+for number in range(3):
+    os.close(number)
+space = osf.Space.create("closed", dram="4MiB")
+space.put("kept", np.zeros(1 << 16, np.uint8))
+write_own({str(tmp_path / "ours")!r}, b"ours")
+ours = [number for number in range(3) if os.path.exists(f"/proc/self/fd/{{number}}")
+        and os.readlink(f"/proc/self/fd/{{number}}").endswith(("control", "members", "data", "ours"))]
+for number in range(3):
+    try:
+        os.write(number, b"printed " * 100)
+    except OSError:
+        pass
+os._exit(len(ours))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    with Space.open("closed") as space:
+        assert not space["kept"].numpy().any()
+        space.check()

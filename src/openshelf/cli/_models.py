@@ -88,7 +88,9 @@ def _from_config(path: Path, train: bool, batch: int, length: int) -> Named:
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtra(f"{path} is a config of transformers: pip install transformers") from error
+        raise MissingExtra(
+            f"{path} is a config of transformers: pip install transformers (openshelf[transformers])"
+        ) from error
     auto: Any = transformers
     if batch < 1 or length < 1:
         raise BadInput(f"a batch has 1 or more rows of 1 or more tokens, got --batch {batch} --length {length}")

@@ -163,3 +163,26 @@ def test_a_keeper_runs_the_extension_of_who_started_it(home: Path, url: str) -> 
         maps = Path(f"/proc/{keeper_of(home)}/maps").read_text()
     assert f" {_core.__file__}\n" in maps
     assert ("/libasan.so" in maps) == (sanitizer() == "address")
+
+
+def test_a_keeper_that_ended_before_it_was_asked_is_followed_by_the_next(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure = start_keeper.ensure
+    ended: list[Path] = []
+
+    def ends(keeper: Keeper) -> Path:
+        path = ensure(keeper)
+        if not ended:
+            ended.append(path)
+            end = time.monotonic() + 60
+            while path.exists() and time.monotonic() < end:  # nobody has come, so it does not linger
+                time.sleep(0.005)
+        return path
+
+    monkeypatch.setattr(start_keeper, "ensure", ends)
+    monkeypatch.setenv("OPENSHELF_LINGER", "0")
+    with Space.create("deep", dram="32MiB", flash=f"{tmp_path / 'flash'}:64MiB") as space:
+        space.put("w", np.ones(1000))
+    assert ended
+    Space.remove("deep")

@@ -13,4 +13,6 @@ try:
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] != "ray":
         raise
-    raise MissingExtra(f"this needs Ray 2 and found no {error.name}: pip install ray, see docs/service.md") from error
+    raise MissingExtra(
+        f"this needs Ray 2 and found no {error.name}: pip install ray (openshelf[ray]), see docs/service.md"
+    ) from error

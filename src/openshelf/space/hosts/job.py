@@ -124,7 +124,9 @@ def _met(master: str, store_port: int, run: str, own: int, nodes: int, port: int
     try:
         from torch.distributed import TCPStore
     except ImportError:
-        raise BadInput("the nodes of a torchrun job are found by torch's store: pip install torch") from None
+        raise BadInput(
+            "the nodes of a torchrun job are found by torch's store: pip install torch (openshelf[torch])"
+        ) from None
     where = f"the store of torchrun at {_joined(master, store_port)}"
     try:
         store = TCPStore(master, store_port, is_master=False, timeout=_PATIENCE, wait_for_workers=False)

@@ -180,7 +180,9 @@ def _read_parquet(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise BadInput(f"{str(path)!r} is Parquet, which pyarrow reads: pip install pyarrow, or give CSV") from None
+        raise BadInput(
+            f"{str(path)!r} is Parquet, which pyarrow reads: pip install pyarrow (openshelf[parquet]), or give CSV"
+        ) from None
     table = pyarrow.parquet.read_table(path)
     return list(table.column_names), [[str(value) for value in table[name].to_pylist()] for name in table.column_names]
 

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import os
+import random
 import re
 import secrets
 import shutil
@@ -19,7 +20,6 @@ import socket
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from tests.processes import PATIENCE
 from tests.space.hosts.harness.net import Network
@@ -237,10 +237,22 @@ def _close_quietly(peer: NurseryPeer) -> None:
         peer.pipe.close()
 
 
+_FIRST_PORT, _EACH = 10_000, 2_800  # below those that the system gives to connections, which come and go
+_next_port = random.Random(os.getpid()).randrange(_EACH)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: bound all at once, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets: list[Any] = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports in a row that nobody has, and that no other test process takes: each has some of its own."""
+    global _next_port
+    first = _FIRST_PORT + _EACH * min(int(os.environ.get("PYTEST_XDIST_WORKER", "gw7")[2:]), 7)
+    while True:
+        start = _next_port if _next_port + count <= _EACH else 0
+        _next_port = start + count
+        ports = list(range(first + start, first + start + count))
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in ports:
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return ports
