@@ -122,7 +122,7 @@ def same(work: Callable[[torch.Tensor], torch.Tensor], peer: Callable[[torch.Ten
 
 
 def rows(asked: Asked) -> Iterator[Row]:
-    most, pairs = (1_000_000, 9) if asked.quick else (10_000_000, 25)
+    most, pairs = (1_000_000, 7) if asked.quick else (10_000_000, 25)
     found: dict[str, list[Row]] = {name: [] for name in BARS}
     kept: dict[tuple[str, int], Batches] = {}
     with one_core():

@@ -54,7 +54,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
 
 
 def rows(asked: Asked) -> Iterator[Row]:
-    count, pairs = (1_000_000, 6) if asked.quick else (8_000_000, 25)
+    count, pairs = (1_000_000, 5) if asked.quick else (8_000_000, 25)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with Space.temporary(count * WIDTH * 4 + (16 << 20)) as space, torch.inference_mode():

@@ -22,7 +22,7 @@ SGD_ONE = SGD(1.0)
 def rows(asked: Asked) -> Iterator[Row]:
     yield day(24)
     with one_core():
-        yield from dynamic(200_000 if asked.quick else 2_000_000, 30 if asked.quick else 40)
+        yield from dynamic(200_000 if asked.quick else 2_000_000, 24 if asked.quick else 40)
 
 
 def dynamic(rows: int, pairs: int) -> Iterator[Row]:

@@ -74,7 +74,7 @@ def _together(pipes: list[Any], name: str, seconds: float) -> float:
 def rows(asked: Asked) -> Iterator[Row]:
     """One process and two in turn, ours and the others; the best of each. Two processes of torch share nothing: what
     they lose to each other the machine takes."""
-    count, seconds, rounds = (500_000, 0.12, 9) if asked.quick else (5_000_000, 1.5, 10)
+    count, seconds, rounds = (500_000, 0.12, 7) if asked.quick else (5_000_000, 1.5, 10)
     size = count * row_bytes("float32", DIM)
     context = multiprocessing.get_context("spawn")
     with table_of(count, DIM, "float32") as (space, _):
