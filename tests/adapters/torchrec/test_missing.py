@@ -18,5 +18,5 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(monkeypatch: py
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "openshelf.adapters.torchrec.extra", raising=False)
-    with pytest.raises(MissingExtra, match=rf"found no {package}.*extra 'torchrec'"):
+    with pytest.raises(MissingExtra, match=rf"found no {package}.*openshelf\[torchrec\]"):
         importlib.import_module("openshelf.adapters.torchrec.extra")
