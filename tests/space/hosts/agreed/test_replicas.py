@@ -85,7 +85,7 @@ def test_what_was_acknowledged_outlives_one_host_after_the_other(three: AgreedCl
     three[0].kill()
     for peer in (second, third):
         assert peer.call(worker.seen, "a") == (True, ["a", "b", "f"], [2] * 8)
-        assert peer.call(worker.read, "b") == [3] * 8
+        assert peer.call(worker.read_when_there, "b", 60 * PATIENCE) == [3] * 8
         assert peer.call(worker.read_fresh, "f") == [5, 5, 5, 6, 5, 5, 5, 5]
     third.call(worker.put, "a", 7)
     assert second.call(worker.read, "a") == [7] * 8
@@ -96,8 +96,8 @@ def test_what_was_acknowledged_outlives_one_host_after_the_other(three: AgreedCl
     three[1].kill()
     for peer in (back, third):
         assert peer.call(worker.seen, "a") == (True, ["a", "b", "f"], [7] * 8)
-        assert peer.call(worker.read, "b") == [3] * 8
-        assert peer.call(worker.read, "f") == [5, 5, 5, 6, 5, 5, 5, 5]
+        assert peer.call(worker.read_when_there, "b", 60 * PATIENCE) == [3] * 8
+        assert peer.call(worker.read_when_there, "f", 60 * PATIENCE) == [5, 5, 5, 6, 5, 5, 5, 5]
     _await_copies(three, ["a", "b", "f"])
 
 

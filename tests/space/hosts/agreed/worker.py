@@ -185,7 +185,10 @@ def join_when_agreed(state: State, url: str, seconds: float) -> int:
 
 def read_when_there(state: State, name: str, seconds: float) -> list[int]:
     deadline = time.monotonic() + seconds
-    while name not in state["space"] and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(NoAgreement):  # etcd may choose a leader just now
+            if name in state["space"]:
+                return read(state, name)
         time.sleep(0.05)
     return read(state, name)
 
