@@ -232,7 +232,7 @@ def test_a_name_with_copies_that_no_host_writes_is_refused() -> None:
         assert copied.found("weights").kept == copied.all_kept()["weights"] == kept
         assert copied.wanted() == {"u", "v"}
         store.write("kept/weights", text)
-        for ask in (lambda: copied.found("weights"), copied.all_kept, copied.wanted):  # noqa: B023
+        for ask in (lambda: copied.found("weights"), copied.all_kept, copied.wanted):  # noqa: B023 (called in this turn)
             with pytest.raises(NoAgreement, match="kept/weights"):
                 ask()
 

@@ -120,14 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Those that were closed for this process lead nowhere: a file of a space would get their numbers, and what is said
-    would be written into it."""
+    """Those that were closed for this process lead nowhere: a connection would get their numbers, and what is said
+    would be sent on it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 (as long as the process)
 
 
 def _drop_output() -> None:

@@ -101,7 +101,7 @@ class Mortal(Line):
     """A host's way to the store, until that host dies."""
 
     def __init__(self, world: World, host: Host) -> None:
-        super().__init__(world, host.number)  # type: ignore[arg-type]
+        super().__init__(world, host.number)  # type: ignore[arg-type]  # this world stands for the other
         self._of, self._life = host, host.life
 
     def _through(self, call: Callable[[], Any]) -> Any:
@@ -226,7 +226,7 @@ class Host:
             draft = self.part.make(8, 0, 0, (1,), "", f"\x04{world.number():016x}/{name}", False)
             with world.write(name, world.number()) as write:
                 draft.value = write.value
-                names.publish(parts, draft, True)  # type: ignore[arg-type]
+                names.publish(parts, draft, True)  # type: ignore[arg-type]  # no real array
         elif what < 0.35 and world.deletes:
             with world.write(name, None):
                 names.remove(parts, name)
@@ -250,7 +250,7 @@ class Host:
             self.check(parts.life)
             if self.table is not None:
                 try:
-                    names.tidy(parts)  # type: ignore[arg-type]
+                    names.tidy(parts)  # type: ignore[arg-type]  # no real parts
                 except (HostLost, NoAgreement, NoRoom):
                     continue
 
@@ -329,7 +329,7 @@ class World:
             self._truth.resign(self._truth.join(host.address, f"life{host.number}.0"))
         for host in self.hosts:
             for run in (host.keeper, host.process, host.process, host.tidier):
-                self.actors.start(lambda host=host, run=run: host.again(run))  # type: ignore[misc]
+                self.actors.start(lambda host=host, run=run: host.again(run))  # type: ignore[misc]  # mypy takes no defaults here
         self.actors.start(self._fate)
 
     def run(self) -> None:
